@@ -1,0 +1,1 @@
+"""Federated meta-learning that counts its energy."""

@@ -1,0 +1,1 @@
+"""Task families, and what an agent and a new task are."""
