@@ -1,1 +1,32 @@
 """Federated meta-learning that counts its energy."""
+
+from fewjoule._version import __version__
+from fewjoule.adapt import Adaptation, adapt
+from fewjoule.errors import InputError
+from fewjoule.local import Local, train_locally
+from fewjoule.methods import (
+    METHODS,
+    Method,
+    Schedule,
+    average,
+    fedavg,
+    fedsgd,
+    fomaml,
+    imaml,
+    local_model,
+    maml,
+    meta_backward,
+    method,
+    reptile,
+)
+from fewjoule.models import Model, conv4, logistic, mlp, model_from_spec
+from fewjoule.simulate import DivergedWarning, Run, Trace, simulate
+from fewjoule.tasks import sinusoid
+from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
+
+__all__ = [
+    "METHODS", "Adaptation", "AgentData", "Agents", "DivergedWarning", "InputError", "Local", "Method", "Model", "Run",
+    "Samples", "Schedule", "Tasks", "Trace", "__version__", "adapt", "average", "conv4", "fedavg", "fedsgd", "fomaml",
+    "imaml", "local_model", "logistic", "make_agents", "maml", "meta_backward", "method", "mlp", "model_from_spec",
+    "reptile", "simulate", "sinusoid", "train_locally",
+]  # fmt: skip

@@ -1,1 +1,57 @@
-"""The methods, one file per paper."""
+"""The methods, one file per paper, and the registry of their names."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from fewjoule.errors import InputError, unknown
+from fewjoule.methods.average import average, local_model
+from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
+from fewjoule.methods.imaml import imaml
+from fewjoule.methods.maml import fomaml, maml
+from fewjoule.methods.meta_backward import Schedule, meta_backward
+from fewjoule.methods.method import Method
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "average": average,
+    "local": local_model,
+    "fedsgd": fedsgd,
+    "fedavg": fedavg,
+    "reptile": reptile,
+    "maml": maml,
+    "fomaml": fomaml,
+    "imaml": imaml,
+    "meta_backward": meta_backward,
+}
+
+
+def method(name: str, **settings: Any) -> Method:
+    """The method of this name with these settings, as study files and the command line name them."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    known = inspect.signature(METHODS[name]).parameters
+    for key in settings:
+        if key not in known:
+            if not known:
+                raise InputError(f"method {name!r} has no settings, got {key!r}; leave it out.")
+            raise unknown(f"setting of method {name!r}:", key, known)
+    if isinstance(settings.get("radius"), dict):
+        settings["radius"] = Schedule(**settings["radius"])
+    return METHODS[name](**settings)
+
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "Schedule",
+    "average",
+    "fedavg",
+    "fedsgd",
+    "fomaml",
+    "imaml",
+    "local_model",
+    "maml",
+    "meta_backward",
+    "method",
+    "reptile",
+]

@@ -1,0 +1,223 @@
+"""Offline training of every agent's own model to an epsilon-optimal one, all agents and seeds in one program.
+
+From agents and a model to one flat vector per agent, with a record of how far the training came.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from fewjoule.curvature import largest_eigenvalue
+from fewjoule.errors import InputError
+from fewjoule.methods.method import check_batch, positive, positive_int
+from fewjoule.models import Model
+from fewjoule.optimisers import optimiser as make_optimiser
+from fewjoule.randomness import agent_ids, key_for
+from fewjoule.tasks.samples import AgentData, Agents, Samples, draw
+
+STOPPED_BY = ("limit", "gradient", "plateau")
+
+
+@dataclass(frozen=True)
+class Local:
+    """Local models and what their training reached. Arrays are [agents, ...]; with several seeds [seeds, agents, ...].
+
+    `gradient_norm` and `loss` are over all of an agent's training samples; `sharpness` is the Hessian's largest
+    eigenvalue there; `stopped_by` says which rule ended the training.
+    """
+
+    models: Array  # [agents, d]
+    start: Array  # [d], the common random start; [agents, d] where every agent had its own
+    loss: Array
+    gradient_norm: Array
+    steps: Array
+    sharpness: Array
+    stopped_by: np.ndarray[Any, Any]
+
+
+def train_locally(
+    model: Model,
+    agents: Agents,
+    *,
+    seed: int | Sequence[int] = 0,
+    optimiser: str = "sgd",
+    step: float = 0.01,
+    batch: int | None = 100,
+    max_steps: int = 20_000,
+    gradient_tolerance: float = 1e-3,
+    plateau_tolerance: float = 0.0,
+    patience: int = 5,
+    check_every: int = 500,
+    shared_start: bool = True,
+) -> Local:
+    """Train each agent's model on its own samples by mini-batch descent.
+
+    An agent stops when the norm of its full gradient is at most `gradient_tolerance`, when `patience` checks in a row
+    lowered its best loss by less than the share `plateau_tolerance` (0 leaves that rule out), or after `max_steps`
+    steps. All rules are checked about every `check_every` steps, so that `max_steps` is a whole number of checks
+    (else it is rounded up by a few steps). `shared_start` False gives every agent a random start of its own, as where
+    the agents never met. A sequence of seeds gives results a leading axis of seeds.
+    """
+    check_fit(model, agents)
+    positive("step", step)
+    check_batch(batch)
+    positive_int("max_steps", max_steps)
+    positive_int("patience", patience)
+    positive_int("check_every", check_every)
+    for name, value in (("gradient_tolerance", gradient_tolerance), ("plateau_tolerance", plateau_tolerance)):
+        if not value >= 0:
+            raise InputError(f"{name} must be 0 or more, got {value}.")
+    seeds = seed_list(seed, agents)
+    chunk = math.ceil(max_steps / math.ceil(max_steps / check_every))
+    rules = _Rules(optimiser, step, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
+    make_optimiser(optimiser, step)
+    out = _train(model, rules, shared_start, agents.data, agents.seeds is not None, agent_ids(agents.names), seeds)
+    if isinstance(seed, int):
+        out = jax.tree.map(lambda a: a[0], out)
+    stopped = np.asarray(STOPPED_BY)[np.asarray(out.pop("rule"))]
+    return Local(**out, stopped_by=stopped)
+
+
+def seed_list(seed: int | Sequence[int], agents: Agents) -> Array:
+    """The seeds as an array, checked against those the agents' samples were drawn with."""
+    seeds = (seed,) if isinstance(seed, int) else tuple(seed)
+    if not seeds:
+        raise InputError("seed must be a whole number or a list of at least one, got an empty list.")
+    if any(isinstance(s, bool) or not isinstance(s, int) or not 0 <= s < 2**32 for s in seeds):
+        raise InputError(f"seeds must be whole numbers from 0 to 2**32 - 1, got {list(seeds)}.")
+    if agents.seeds is not None and seeds != agents.seeds:
+        raise InputError(f"these agents have samples for seeds {list(agents.seeds)}, got seed {list(seeds)}.")
+    return jnp.asarray(seeds, jnp.uint32)
+
+
+def check_fit(model: Model, agents: Agents) -> None:
+    """Refuse data that the model cannot take, before anything compiles."""
+    data = agents.data.train if agents.seeds is None else jax.tree.map(lambda a: a[0], agents.data.train)
+    check_samples(model, jax.tree.map(lambda a: a[0], data), "agents")
+
+
+def check_samples(model: Model, samples: Samples, what: str) -> None:
+    classes = samples.y.dtype.kind == "i"
+    if classes != (model.loss_name == "cross_entropy"):
+        kind = "whole numbers (classes)" if classes else "real numbers"
+        cure = "cross_entropy" if classes else "mse"
+        raise InputError(f"{what} have targets that are {kind}, but the model's loss is {model.loss_name}; use {cure}.")
+    try:
+        outputs = jax.eval_shape(model.apply, jnp.zeros(model.size), samples.x)
+    except (TypeError, ValueError) as error:
+        shape = list(samples.x.shape[1:])
+        raise InputError(f"{what} have inputs of shape {shape}, which {model} does not take.") from error
+    if classes and int(samples.y.max()) >= outputs.shape[-1]:
+        raise InputError(f"{what} have class {int(samples.y.max())}, but {model} has {outputs.shape[-1]} outputs.")
+    if not classes and outputs.shape != samples.y.shape:
+        width = samples.y.shape[-1]
+        raise InputError(f"{what} have targets of width {width}, but {model} has {outputs.shape[-1]} outputs.")
+
+
+class _Rules(NamedTuple):
+    optimiser: str
+    step: float
+    batch: int | None
+    max_steps: int
+    gradient_tolerance: float
+    plateau_tolerance: float
+    patience: int
+    check_every: int
+
+
+class _Progress(NamedTuple):
+    """One agent's training."""
+
+    model: Array
+    memory: Any  # of the optimiser
+    steps: Array
+    best: Array  # lowest loss at a check
+    waited: Array  # checks since the best loss fell by enough
+    loss: Array
+    gradient_norm: Array
+    rule: Array  # position in STOPPED_BY
+    done: Array
+
+
+def train_chunk(
+    model: Model, update: Any, vector: Array, memory: Any, samples: Samples, key: Array, steps: int, batch: int | None
+) -> tuple[Array, Any]:
+    """`steps` optimiser steps of one agent, each on its own mini-batch."""
+
+    def one(carry: tuple[Array, Any], key: Array) -> tuple[tuple[Array, Any], None]:
+        vector, memory = carry
+        gradient = jax.grad(model.loss)(vector, draw(samples, key, batch))
+        change, memory = update(gradient, memory, vector)
+        return (optax.apply_updates(vector, change), memory), None
+
+    (vector, memory), _ = jax.lax.scan(one, (vector, memory), jax.random.split(key, steps))
+    return vector, memory
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 4))
+def _train(
+    model: Model, rules: _Rules, shared: bool, data: AgentData, per_seed: bool, ids: Array, seeds: Array
+) -> dict[str, Array]:
+    chosen = make_optimiser(rules.optimiser, rules.step)
+    roots = jax.vmap(lambda s: key_for(s, "local"))(seeds)
+    starts = jax.vmap(lambda s: key_for(s, "start"))(seeds)
+
+    def keys(roots: Array) -> Array:
+        return jax.vmap(lambda root: jax.vmap(lambda i: jax.random.fold_in(root, i))(ids))(roots)
+
+    if shared:
+        start = jax.vmap(model.init)(starts)
+        first = jnp.repeat(start[:, None], len(ids), 1)
+    else:
+        start = first = jax.vmap(jax.vmap(model.init))(keys(starts))
+    agent_keys = keys(roots)
+
+    def check(p: _Progress, samples: Samples) -> _Progress:
+        loss, gradient = jax.value_and_grad(model.loss)(p.model, samples)
+        norm = jnp.linalg.norm(gradient)
+        better = loss < p.best * (1 - rules.plateau_tolerance)
+        waited = jnp.where(better, 0, p.waited + 1)
+        flat = (waited >= rules.patience) & (rules.plateau_tolerance > 0)
+        calm = norm <= rules.gradient_tolerance
+        rule = jnp.where(calm, 1, jnp.where(flat, 2, 0))
+        done = calm | flat | (p.steps >= rules.max_steps) | ~jnp.isfinite(loss)
+        return _Progress(p.model, p.memory, p.steps, jnp.minimum(p.best, loss), waited, loss, norm, rule, done)
+
+    def advance(p: _Progress, samples: Samples, key: Array, chunk: Array) -> _Progress:
+        vector, memory = train_chunk(
+            model, chosen.update, p.model, p.memory, samples, jax.random.fold_in(key, chunk), rules.check_every,
+            rules.batch,
+        )  # fmt: skip
+        after = check(p._replace(model=vector, memory=memory, steps=p.steps + rules.check_every), samples)
+        return jax.tree.map(lambda old, new: jnp.where(p.done, old, new), p, after)
+
+    over_agents = jax.vmap(advance, (0, 0, 0, None))
+    over_seeds = jax.vmap(over_agents, (0, 0 if per_seed else None, 0, None))
+    zeros = jnp.zeros(first.shape[:2])
+    whole = zeros.astype(jnp.int32)
+    memory = jax.vmap(jax.vmap(chosen.init))(first)
+    progress = _Progress(first, memory, whole, zeros + jnp.inf, whole, zeros, zeros, whole, zeros > 0)
+
+    def go(carry: tuple[Array, _Progress]) -> tuple[Array, _Progress]:
+        chunk, p = carry
+        return chunk + 1, over_seeds(p, data.train, agent_keys, chunk)
+
+    _, p = jax.lax.while_loop(lambda c: ~c[1].done.all(), go, (jnp.zeros((), jnp.int32), progress))
+
+    def sharpness(vector: Array, samples: Samples, key: Array) -> Array:
+        return largest_eigenvalue(lambda v: model.loss(v, samples), vector, key)
+
+    per_agent = jax.vmap(sharpness)
+    sharp = jax.vmap(per_agent, (0, 0 if per_seed else None, 0))(p.model, data.train, agent_keys)
+    return {
+        "models": p.model, "start": start, "loss": p.loss, "gradient_norm": p.gradient_norm, "steps": p.steps,
+        "sharpness": sharp, "rule": p.rule,
+    }  # fmt: skip

@@ -1,0 +1,102 @@
+"""iMAML (Rajeswaran et al. 2019, "Meta-Learning with Implicit Gradients"), as its paper states it.
+
+    inner     phi_i ~ argmin L_i^tr(phi) + lambda/2 ||phi - theta||²        `inner_steps` gradient steps from theta
+    message   v_i ~ (I + H_i / lambda)^-1 grad L_i^test(phi_i)              `cg_steps` conjugate-gradient steps
+    server    theta <- theta - outer_step * mean(v_i)
+
+H_i is the Hessian of L_i^tr at phi_i, on the round's mini-batch; only its products with vectors are computed.
+L^tr is an agent's loss on its training samples, L^test on its validation samples. iMAML-X-Y is X rounds of Y steps.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fewjoule.methods.descent import descend
+from fewjoule.methods.method import (
+    Broadcast,
+    Info,
+    Loss,
+    Method,
+    Start,
+    check_batch,
+    check_start,
+    positive,
+    positive_int,
+    settings_of,
+)
+from fewjoule.tasks.samples import AgentData, Samples, draw
+
+
+def imaml(
+    *,
+    rounds: int = 50,
+    inner_steps: int = 50,
+    regularisation: float = 2.0,
+    cg_steps: int = 5,
+    inner_step: float = 0.01,
+    outer_step: float = 0.01,
+    batch: int | None = 100,
+    start: str = "average",
+) -> Method:
+    """iMAML with `rounds` outer and `inner_steps` inner iterations; `regularisation` is the paper's lambda."""
+    settings = settings_of(locals())
+    positive_int("rounds", rounds)
+    positive_int("inner_steps", inner_steps)
+    positive("regularisation", regularisation)
+    positive_int("cg_steps", cg_steps)
+    positive("inner_step", inner_step)
+    positive("outer_step", outer_step)
+    check_batch(batch)
+    check_start(start)
+
+    def init(start: Start, probes: Any) -> tuple[Array, Broadcast]:
+        return start.model, Broadcast(start.model)
+
+    def agent(
+        loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
+    ) -> tuple[tuple[()], Array, Info]:
+        theta = broadcast.model
+        inner_key, outer_key = jax.random.split(key)
+        support, query = draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
+
+        def proximal(phi: Array, samples: Samples) -> Array:
+            return loss(phi, samples) + regularisation / 2 * jnp.vdot(phi - theta, phi - theta)
+
+        phi, _ = descend(proximal, theta, support, inner_key, step=inner_step, steps=inner_steps, batch=None)
+        value, gradient = jax.value_and_grad(loss)(phi, query)
+
+        def system(v: Array) -> Array:
+            return v + jax.jvp(lambda p: jax.grad(loss)(p, support), (phi,), (v,))[1] / regularisation
+
+        return (), conjugate_gradient(system, gradient, cg_steps), Info(value, phi, jnp.zeros(()))
+
+    def server(model: Array, gradient: Array) -> tuple[Array, Broadcast]:
+        model = model - outer_step * gradient
+        return model, Broadcast(model)
+
+    return Method("imaml", rounds, settings, start, init, agent, server, needs_validation=True)
+
+
+def conjugate_gradient(product: Callable[[Array], Array], b: Array, steps: int) -> Array:
+    """`steps` conjugate-gradient steps on product(v) = b from v = 0; a fixed number, so that its work is known.
+
+    Once the residual is zero to rounding, further steps change nothing.
+    """
+
+    def ratio(a: Array, b: Array) -> Array:
+        return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
+
+    def one(carry: tuple[Array, Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array, Array], None]:
+        v, residual, direction, norm = carry
+        image = product(direction)
+        along = ratio(norm, jnp.vdot(direction, image))
+        v, residual = v + along * direction, residual - along * image
+        next_norm = jnp.vdot(residual, residual)
+        return (v, residual, residual + ratio(next_norm, norm) * direction, next_norm), None
+
+    (v, *_), _ = jax.lax.scan(one, (jnp.zeros_like(b), b, b, jnp.vdot(b, b)), None, length=steps)
+    return v

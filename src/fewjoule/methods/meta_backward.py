@@ -1,0 +1,164 @@
+"""Meta-Backward (Elgabli et al. 2021, "Energy-Efficient and Federated Meta-Learning via Projected Stochastic Gradient
+Ascent"), Algorithm 1.
+
+    phi_i^K = agent i's own model, trained offline;   Phi^K = mean_i phi_i^K
+    for k = K-1, ..., 0:
+        agent    p = phi_i^{k+1} + step * grad L_i(phi_i^{k+1})                      ascent on a mini-batch
+                 phi_i^k = the point nearest to p with ||phi - Phi^{k+1}||² <= delta_k
+        server   Phi^k = mean_i phi_i^k
+    meta-model = Phi^0
+
+The paper's quadratic in mu gives the projection in closed form: p itself where it lies in the ball, else
+Phi + (p - Phi) * sqrt(delta) / ||p - Phi||. Radii here are distances, sqrt(delta_k).
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fewjoule.curvature import largest_eigenvalue
+from fewjoule.errors import InputError, unknown
+from fewjoule.methods.method import (
+    Broadcast,
+    Info,
+    Loss,
+    Method,
+    Start,
+    check_batch,
+    positive,
+    positive_int,
+    settings_of,
+)
+from fewjoule.tasks.samples import AgentData, draw
+
+SCHEDULES = ("constant", "linear", "geometric", "auto")
+AUTO_DRIFT = 0.01
+"""`auto` lets the mean loss rise by about this share of itself along the sharpest direction, over all rounds."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How delta_k falls from the first round (k = K-1) to the last (k = 0), as multiples of the agents' spread.
+
+    The spread D is the largest squared distance of a local model from their average: `Schedule("linear")` begins with
+    delta = D and ends with D / rounds. `first` and `last` are delta / D in the first and the last round.
+    """
+
+    kind: str
+    first: float = 1.0
+    last: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in SCHEDULES[:3]:
+            raise unknown("schedule", self.kind, SCHEDULES[:3])
+        for name, value in (("first", self.first), ("last", self.last)):
+            if value is not None and not value >= 0:
+                raise InputError(f"{name} of a radius schedule must be 0 or more, got {value}.")
+        if self.kind == "constant" and self.last not in (None, self.first):
+            raise InputError(f"a constant schedule has no last value, got {self.last}; leave it out.")
+        if self.last is not None and self.last > self.first:
+            raise InputError(
+                f"the radius must not grow towards round 0, got first {self.first} and last {self.last}; swap them."
+            )
+        if self.kind == "geometric" and (self.first == 0 or self.last == 0):
+            raise InputError("a geometric schedule needs first and last above 0.")
+
+    def deltas(self, rounds: int) -> Array:
+        """delta_k / D for each round, in the order of the rounds."""
+        if self.kind == "constant":
+            return jnp.full(rounds, self.first)
+        if self.kind == "linear":
+            return jnp.linspace(self.first, self.first / rounds if self.last is None else self.last, rounds)
+        return jnp.geomspace(self.first, self.first * 1e-6 if self.last is None else self.last, rounds)
+
+
+Radius = str | float | list[float] | tuple[float, ...] | Schedule
+
+
+def meta_backward(*, rounds: int = 50, step: float = 0.01, batch: int | None = 100, radius: Radius = "auto") -> Method:
+    """Projected stochastic gradient ascent from the agents' own models to a common start.
+
+    `radius` is `"auto"`; a `Schedule` or its name relative to the agents' spread; one radius sqrt(delta) for all
+    rounds; or a list of one radius per round, in the order of the rounds, never growing.
+    """
+    settings = settings_of(locals())
+    positive_int("rounds", rounds)
+    positive("step", step)
+    check_batch(batch)
+    auto = radius == "auto"
+    fixed, schedule = _read_radius(radius, rounds)
+
+    def probe(loss: Loss, average: Array, data: AgentData, key: Array) -> Array:
+        """Two scalars per agent: loss and largest curvature at the average, on the agent's own samples."""
+        curvature = largest_eigenvalue(lambda v: loss(v, data.train), average, key)
+        return jnp.stack([loss(average, data.train), curvature])
+
+    def init(start: Start, probes: Array | None) -> tuple[Any, Broadcast]:
+        if probes is not None:
+            radii = jnp.full(rounds, _trust_radius(probes) / rounds)
+        elif schedule is not None:
+            radii = jnp.sqrt(schedule.deltas(rounds) * start.spread)
+        else:
+            radii = jnp.asarray(fixed, jnp.float32)
+        return (radii, jnp.zeros((), jnp.int32)), Broadcast(start.model, radii[0])
+
+    def agent(loss: Loss, phi: Array, broadcast: Broadcast, data: AgentData, key: Array) -> tuple[Array, Array, Info]:
+        value, gradient = jax.value_and_grad(loss)(phi, draw(data.train, key, batch))
+        phi, active = project(phi + step * gradient, broadcast.model, broadcast.scalars)
+        return phi, phi, Info(value, phi, active)
+
+    def server(state: Any, mean: Array) -> tuple[Any, Broadcast]:
+        radii, done = state
+        done = done + 1
+        return (radii, done), Broadcast(mean, radii[jnp.minimum(done, rounds - 1)])
+
+    return Method(
+        "meta_backward", rounds, settings, "average", init, agent, server,
+        agent_init=lambda local: local, probe=probe if auto else None,
+    )  # fmt: skip
+
+
+def project(point: Array, centre: Array, radius: Array) -> tuple[Array, Array]:
+    """The nearest point of the ball around `centre`, and 1 where that is not `point` itself, else 0."""
+    offset = point - centre
+    distance = jnp.linalg.norm(offset)
+    outside = distance > radius
+    scale = jnp.where(outside, radius / jnp.where(outside, distance, 1), 1)
+    return jnp.where(outside, centre + offset * scale, point), outside.astype(point.dtype)
+
+
+def _trust_radius(probes: Array) -> Array:
+    """How far the average may move in all: to where a parabola of the largest curvature has risen by AUTO_DRIFT of
+    the mean loss. Taken from the agents' probes [agents, (loss, curvature)] alone."""
+    loss, curvature = probes[:, 0].mean(), jnp.abs(probes[:, 1]).max()
+    return jnp.sqrt(2 * AUTO_DRIFT * loss / jnp.maximum(curvature, np.finfo(probes.dtype).tiny))
+
+
+def _read_radius(radius: Any, rounds: int) -> tuple[tuple[float, ...] | None, Schedule | None]:
+    """Absolute radii per round, or a schedule relative to the spread; neither for `auto`."""
+    if isinstance(radius, Schedule):
+        return None, radius
+    if isinstance(radius, str):
+        if radius not in SCHEDULES:
+            raise unknown("radius", radius, SCHEDULES)
+        return None, None if radius == "auto" else Schedule(radius)
+    if isinstance(radius, list | tuple):
+        radii = tuple(float(r) for r in radius)
+        if len(radii) != rounds:
+            raise InputError(f"a list of radii must have one per round: {rounds}, got {len(radii)}.")
+    elif isinstance(radius, int | float) and not isinstance(radius, bool):
+        radii = (float(radius),) * rounds
+    else:
+        raise InputError(f"radius must be a name, a number, a list or a Schedule, got {radius!r}.")
+    for r in radii:
+        if not r >= 0:
+            raise InputError(f"radius must be 0 or more, got {r}.")
+    for before, after in pairwise(radii):
+        if after > before:
+            raise InputError(f"radii must not grow towards round 0, got {after} after {before}; sort them falling.")
+    return radii, None

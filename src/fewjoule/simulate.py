@@ -1,0 +1,246 @@
+"""All agents, all rounds, all seeds of one method in one compiled program.
+
+From a method, agents and their local models to one meta-model per seed, a trace per round and a flag where it diverged.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fewjoule.errors import InputError
+from fewjoule.local import Local, check_fit, seed_list
+from fewjoule.methods.method import Broadcast, Method, Start
+from fewjoule.models import Model
+from fewjoule.randomness import agent_ids, key_for, round_key
+from fewjoule.tasks.samples import AgentData, Agents
+
+DIVERGED_AT = 10.0
+"""A run has diverged where the agents' mean loss at the meta-model is beyond this multiple of that at the start."""
+
+
+class DivergedWarning(UserWarning):
+    """Some seeds of a run diverged; their meta-models are NaN."""
+
+
+class Trace(NamedTuple):
+    """One number per round ([rounds], or [seeds, rounds]); NaN in rounds without an agent."""
+
+    loss: Array  # mean over the agents present, on their mini-batches
+    spread: Array  # largest distance of an agent's model from the mean of the agents' models
+    step: Array  # distance that the server's model moved
+    radius: Array  # of Meta-Backward's ball; NaN for other methods
+    active: Array  # share of the agents present that the projection moved
+    present: Array  # number of agents present
+
+
+@dataclass(frozen=True)
+class Run:
+    """A simulated run. With several seeds every array has a leading axis of seeds.
+
+    `meta` is NaN for a seed that diverged, so that it cannot be averaged in. `start_loss` and `final_loss` are the
+    agents' mean losses on all their training samples. With `keep_paths`, `meta_path` is [rounds + 1, d] and
+    `agent_path` [rounds, agents, d].
+    """
+
+    method: Method
+    meta: Array
+    diverged: Array
+    start: Array
+    start_loss: Array
+    final_loss: Array
+    trace: Trace
+    meta_path: Array | None = None
+    agent_path: Array | None = None
+
+
+def simulate(
+    method: Method,
+    model: Model,
+    agents: Agents,
+    local: Local | Array | None = None,
+    *,
+    seed: int | Sequence[int] = 0,
+    participation: float = 1.0,
+    availability: Any = None,
+    diverged_at: float = DIVERGED_AT,
+    keep_paths: bool = False,
+) -> Run:
+    """Run a method over its rounds.
+
+    `local` are the agents' own models, needed unless the method starts at random. `participation` is the share of
+    agents (at least one) drawn afresh every round; `availability` [rounds, agents] says instead who is there when.
+    An absent agent keeps its state; a round with nobody changes nothing.
+    """
+    check_fit(model, agents)
+    seeds = seed_list(seed, agents)
+    models = _local_models(method, model, agents, local, len(seeds))
+    if method.needs_validation and not bool((agents.data.validation.mask.sum(-1) > 0).all()):
+        raise InputError(f"{method.name} needs validation samples of every agent; give make_agents(validation=...).")
+    if not 0 < participation <= 1:
+        raise InputError(f"participation must be above 0 and at most 1, got {participation}.")
+    if availability is not None:
+        if participation != 1.0:
+            raise InputError("give participation or availability, not both.")
+        availability = np.asarray(availability, bool)
+        if availability.shape != (method.rounds, len(agents)):
+            raise InputError(
+                f"availability must have shape [rounds, agents] = [{method.rounds}, {len(agents)}], "
+                f"got {list(availability.shape)}."
+            )
+        availability = jnp.asarray(availability)
+    present = None if participation == 1.0 else max(1, round(participation * len(agents)))
+    out = _program(
+        method, model, agents.seeds is not None, present, keep_paths,
+        agents.data, agent_ids(agents.names), models, availability, seeds,
+    )  # fmt: skip
+    start_loss, final_loss = out["start_loss"], out["final_loss"]
+    diverged = ~out["finite"] | ~(final_loss <= diverged_at * jnp.maximum(start_loss, 1e-12))
+    out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
+    _warn(method, seeds, diverged, start_loss, final_loss, diverged_at)
+    del out["finite"]
+    if isinstance(seed, int):
+        out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
+    return Run(method, diverged=diverged, **out)
+
+
+def _local_models(method: Method, model: Model, agents: Agents, local: Local | Array | None, seeds: int) -> Array:
+    """The local models as [seeds, agents, d]; zeros where the method does not ask for them."""
+    if local is None:
+        if method.start != "random":
+            raise InputError(
+                f"{method.name} starts from the agents' own models; pass local=train_locally(model, agents)"
+                + ("." if method.name in ("average", "local", "meta_backward") else ", or set start='random'.")
+            )
+        return jnp.zeros((seeds, len(agents), model.size))
+    models = jnp.asarray(local.models if isinstance(local, Local) else local)
+    if models.ndim == 2:
+        models = jnp.repeat(models[None], seeds, 0)
+    if models.shape != (seeds, len(agents), model.size):
+        raise InputError(
+            f"local models must have shape [seeds, agents, weights] = [{seeds}, {len(agents)}, {model.size}], "
+            f"got {list(models.shape)}."
+        )
+    if isinstance(method.start, int) and method.start >= len(agents):
+        raise InputError(f"agent must be below the number of agents, {len(agents)}, got {method.start}.")
+    if not bool(jnp.isfinite(models).all()):
+        raise InputError("local models must be finite, got NaN or infinity; lower the step of the local training.")
+    return models
+
+
+def start_of(method: Method, model: Model, models: Array, seed: Array) -> Start:
+    """What the server knows before the first round, from the uploaded local models [agents, d]."""
+    average = models.mean(0)
+    if method.start == "random":
+        return Start(model.init(key_for(seed, "start")), jnp.zeros(()))
+    spread = ((models - average) ** 2).sum(-1).max()
+    return Start(average if method.start == "average" else models[method.start], spread)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _program(
+    method: Method,
+    model: Model,
+    per_seed: bool,
+    present: int | None,
+    keep_paths: bool,
+    data: AgentData,
+    ids: Array,
+    models: Array,
+    availability: Array | None,
+    seeds: Array,
+) -> dict[str, Any]:
+    def mean_loss(vector: Array, data: AgentData) -> Array:
+        return jax.vmap(lambda samples: model.loss(vector, samples))(data.train).mean()
+
+    def one_seed(seed: Array, data: AgentData, models: Array) -> dict[str, Any]:
+        start = start_of(method, model, models, seed)
+        probes = None
+        if method.probe is not None:
+            keys = jax.vmap(lambda i: jax.random.fold_in(key_for(seed, "probe"), i))(ids)
+            probes = jax.vmap(lambda d, k: method.probe(model.loss, start.model, d, k))(data, keys)  # type: ignore[misc]
+        server, broadcast = method.init(start, probes)
+        states = jax.vmap(method.agent_init)(models)
+        root, draws = key_for(seed, "round"), key_for(seed, "participation")
+
+        def one_round(carry: tuple[Any, Broadcast, Any], at: tuple[Array, Array | None]) -> tuple[Any, Any]:
+            server, broadcast, states = carry
+            index, available = at
+            keys = jax.vmap(lambda i: round_key(root, index, i))(ids)
+            new_states, messages, info = jax.vmap(
+                lambda state, d, key: method.agent(model.loss, state, broadcast, d, key)
+            )(states, data, keys)
+            if present is not None:
+                lots = jax.vmap(lambda i: jax.random.uniform(round_key(draws, index, i)))(ids)
+                available = jnp.argsort(jnp.argsort(lots)) < present
+            here = jnp.ones(len(ids)) if available is None else available.astype(jnp.float32)
+            count = here.sum()
+
+            def over_present(each: Array) -> Array:
+                if available is None:
+                    return each.mean(0)
+                shape = (-1,) + (1,) * (each.ndim - 1)
+                kept = jnp.where(here.reshape(shape) > 0, each, 0)
+                return kept.sum(0) / jnp.maximum(count, 1)
+
+            new_server, new_broadcast = method.server(server, jax.tree.map(over_present, messages))
+            if available is not None:
+                new_states = jax.tree.map(
+                    lambda new, old: jnp.where(here.reshape((-1,) + (1,) * (new.ndim - 1)) > 0, new, old),
+                    new_states, states,
+                )  # fmt: skip
+                new_server, new_broadcast = jax.tree.map(
+                    lambda new, old: jnp.where(count > 0, new, old), (new_server, new_broadcast), (server, broadcast)
+                )
+            distances = jnp.linalg.norm(info.model - over_present(info.model), axis=-1) * here
+            radius = broadcast.scalars if isinstance(broadcast.scalars, jax.Array) else jnp.full((), jnp.nan)
+            nobody = jnp.where(count > 0, 0, jnp.nan)
+            trace = Trace(
+                over_present(info.loss) + nobody,
+                distances.max() + nobody,
+                jnp.linalg.norm(new_broadcast.model - broadcast.model),
+                radius,
+                over_present(info.active) + nobody,
+                count,
+            )
+            paths = (new_broadcast.model, info.model) if keep_paths else None
+            return (new_server, new_broadcast, new_states), (trace, paths)
+
+        rounds = (jnp.arange(method.rounds), availability)
+        (_, broadcast, _), (trace, paths) = jax.lax.scan(one_round, (server, broadcast, states), rounds)
+        meta = broadcast.model
+        out: dict[str, Any] = {
+            "meta": meta,
+            "start": start.model,
+            "trace": trace,
+            "start_loss": mean_loss(start.model, data),
+            "final_loss": mean_loss(meta, data),
+            "finite": jnp.isfinite(meta).all(),
+        }
+        if paths is not None:
+            out["meta_path"] = jnp.concatenate([start.model[None], paths[0]])
+            out["agent_path"] = paths[1]
+        return out
+
+    return jax.vmap(one_seed, (0, 0 if per_seed else None, 0))(seeds, data, models)
+
+
+def _warn(
+    method: Method, seeds: Array, diverged: Array, start_loss: Array, final_loss: Array, diverged_at: float
+) -> None:
+    gone = [int(s) for s, d in zip(np.asarray(seeds), np.asarray(diverged), strict=True) if d]
+    if gone:
+        worst = float(jnp.where(diverged, final_loss / start_loss, -jnp.inf).max())
+        how = f"the agents' loss rose {worst:.3g} times" if np.isfinite(worst) else "the loss overflowed"
+        warnings.warn(
+            f"{method.name} diverged for {len(gone)} of {len(seeds)} seeds ({', '.join(map(str, gone))}): {how}, "
+            f"beyond {diverged_at:g} times the start's. Their meta-models are NaN. Lower step or radius.",
+            DivergedWarning,
+            stacklevel=3,
+        )
