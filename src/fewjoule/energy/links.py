@@ -1,0 +1,258 @@
+"""Radio links: how long a message of so many bits takes, and what it costs the agent's battery.
+
+Every link answers the same four questions, in seconds and joules of one agent for one message:
+
+    link.seconds(bits)            time on air to send it
+    link.energy_joules(bits)      energy to send it
+    link.receive_seconds(bits)    time to receive it
+    link.receive_joules(bits)     energy to receive it (an error where the link does not know its receive power)
+
+Named links with published numbers are in `fewjoule.energy.presets`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from fewjoule.errors import InputError
+
+SPEED_OF_LIGHT_METRES_PER_SECOND = 299_792_458.0
+
+
+class Link(Protocol):
+    """What the ledger asks of a link."""
+
+    @property
+    def name(self) -> str: ...
+    def seconds(self, bits: float) -> float: ...
+    def energy_joules(self, bits: float) -> float: ...
+    def receive_seconds(self, bits: float) -> float: ...
+    def receive_joules(self, bits: float) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShannonLink:
+    """A band-limited Gaussian channel used at its capacity (Shannon 1949), as in Elgabli et al. 2021.
+
+        R = B log2(1 + g P / (N0 B))        tau = bits / R        E = (P / efficiency + circuit) tau
+
+    `power_watts` P is radiated; the amplifier draws P / `amplifier_efficiency` and the rest of the transmitter
+    `circuit_watts`. `gain` g is the share of the power that arrives (see `path_gain`).
+
+    With `outage` the channel also fades (Rayleigh, one independent draw h ~ Exp(1) of the power gain per attempt). The
+    mean of tau = bits / (B log2(1 + h SNR)) over h does not exist: near h = 0 it grows like 1/h. So the transmitter
+    keeps to the rate that the channel carries with probability 1 - outage, R = B log2(1 + SNR ln(1 / (1 - outage))),
+    and sends a lost message again: 1 / (1 - outage) attempts on average, which `seconds` and `energy_joules` include.
+    """
+
+    bandwidth_hz: float
+    power_watts: float
+    noise_watts_per_hz: float
+    gain: float = 1.0
+    amplifier_efficiency: float = 1.0
+    circuit_watts: float = 0.0
+    receive_watts: float | None = None
+    outage: float | None = None
+    name: str = "shannon"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        _positive(self, "bandwidth_hz", "power_watts", "noise_watts_per_hz", "gain")
+        _share(self, "amplifier_efficiency")
+        _not_negative(self, "circuit_watts")
+        if self.receive_watts is not None:
+            _positive(self, "receive_watts")
+        if self.outage is not None and not 0 < self.outage < 1:
+            raise InputError(
+                f"{self.name}: outage must lie between 0 and 1, got {self.outage}; leave it out for no fading."
+            )
+
+    @property
+    def snr(self) -> float:
+        """Received signal-to-noise ratio in the band (a plain ratio, before fading)."""
+        return self.gain * self.power_watts / (self.noise_watts_per_hz * self.bandwidth_hz)
+
+    @property
+    def snr_decibels(self) -> float:
+        return 10 * math.log10(self.snr)
+
+    @property
+    def rate_bits_per_second(self) -> float:
+        """The rate while sending; a lost message under fading is sent again at the same rate."""
+        fade = 1.0 if self.outage is None else -math.log1p(-self.outage)
+        return self.bandwidth_hz * math.log1p(self.snr * fade) / math.log(2)
+
+    @property
+    def attempts(self) -> float:
+        """Mean number of times a message is sent."""
+        return 1.0 if self.outage is None else 1 / (1 - self.outage)
+
+    def seconds(self, bits: float) -> float:
+        return self.attempts * _message(bits) / self.rate_bits_per_second
+
+    def energy_joules(self, bits: float) -> float:
+        return (self.power_watts / self.amplifier_efficiency + self.circuit_watts) * self.seconds(bits)
+
+    def receive_seconds(self, bits: float) -> float:
+        """Downlink over the same channel at the same rate."""
+        return self.seconds(bits)
+
+    def receive_joules(self, bits: float) -> float:
+        return _known(self.receive_watts, self.name, "receive_watts") * self.receive_seconds(bits)
+
+    def shared_by(self, agents: int) -> "ShannonLink":
+        """This link's band split evenly among `agents` by frequency (FDMA); each keeps its full power."""
+        if agents < 1:
+            raise InputError(f"{self.name}: agents must be at least 1, got {agents}.")
+        return replace(self, bandwidth_hz=self.bandwidth_hz / agents)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitLink:
+    """A link known by its joules per bit and its rate, with an optional fixed cost for every message.
+
+    The fixed cost stands for what happens around a message whatever its length: waking the radio, the high-power tail
+    after a cellular transfer.
+    """
+
+    rate_bits_per_second: float
+    joules_per_bit: float
+    receive_rate_bits_per_second: float | None = None
+    receive_joules_per_bit: float | None = None
+    message_joules: float = 0.0
+    message_seconds: float = 0.0
+    name: str = "bits"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        _positive(self, "rate_bits_per_second", "joules_per_bit")
+        _not_negative(self, "message_joules", "message_seconds")
+        for field in ("receive_rate_bits_per_second", "receive_joules_per_bit"):
+            if getattr(self, field) is not None:
+                _positive(self, field)
+
+    def seconds(self, bits: float) -> float:
+        return _message(bits) / self.rate_bits_per_second + (self.message_seconds if bits else 0.0)
+
+    def energy_joules(self, bits: float) -> float:
+        return _message(bits) * self.joules_per_bit + (self.message_joules if bits else 0.0)
+
+    def receive_seconds(self, bits: float) -> float:
+        rate = _known(self.receive_rate_bits_per_second, self.name, "receive_rate_bits_per_second")
+        return _message(bits) / rate + (self.message_seconds if bits else 0.0)
+
+    def receive_joules(self, bits: float) -> float:
+        each = _known(self.receive_joules_per_bit, self.name, "receive_joules_per_bit")
+        return _message(bits) * each + (self.message_joules if bits else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoRaLink:
+    """LoRa packets: time on air by the formula of the SX1276 data sheet (Semtech, section 4.1.1.7).
+
+    A message is cut into packets of at most `payload_bytes` bytes of its own, each with `overhead_bytes` of protocol
+    headers. `duty_cycle` is the share of time that the regulator lets a device send; `seconds` includes the waiting,
+    the energy does not.
+    """
+
+    spreading_factor: int
+    transmit_watts: float
+    receive_watts: float | None = None
+    bandwidth_hz: float = 125_000.0
+    coding_rate: int = 1  # 1 to 4, for 4/5 to 4/8
+    preamble_symbols: float = 8.0
+    payload_bytes: int = 222
+    overhead_bytes: int = 13
+    duty_cycle: float = 1.0
+    name: str = "lora"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.spreading_factor not in range(7, 13):
+            raise InputError(f"{self.name}: spreading_factor must be 7 to 12, got {self.spreading_factor}.")
+        if self.coding_rate not in range(1, 5):
+            raise InputError(f"{self.name}: coding_rate must be 1 to 4 (4/5 to 4/8), got {self.coding_rate}.")
+        _positive(self, "transmit_watts", "bandwidth_hz", "payload_bytes")
+        _not_negative(self, "preamble_symbols", "overhead_bytes")
+        _share(self, "duty_cycle")
+        if self.receive_watts is not None:
+            _positive(self, "receive_watts")
+        if self.payload_bytes + self.overhead_bytes > 255:
+            total = self.payload_bytes + self.overhead_bytes
+            raise InputError(f"{self.name}: a LoRa packet holds 255 bytes, got {total}; lower payload_bytes.")
+
+    def packet_seconds(self, payload_bytes: int) -> float:
+        """Time on air of one packet with explicit header and CRC, `payload_bytes` without the protocol's headers."""
+        symbol_seconds = 2.0**self.spreading_factor / self.bandwidth_hz
+        slow = 1 if symbol_seconds > 0.016 else 0  # low-data-rate optimisation is mandatory above 16 ms a symbol
+        bits = 8 * (payload_bytes + self.overhead_bytes) - 4 * self.spreading_factor + 28 + 16
+        blocks = math.ceil(bits / (4 * (self.spreading_factor - 2 * slow)))
+        symbols = 8 + max(blocks * (self.coding_rate + 4), 0)
+        return (self.preamble_symbols + 4.25 + symbols) * symbol_seconds
+
+    def air_seconds(self, bits: float) -> float:
+        """Time on air of a message, all its packets."""
+        size = math.ceil(_message(bits) / 8)
+        full, rest = divmod(size, self.payload_bytes)
+        return full * self.packet_seconds(self.payload_bytes) + (self.packet_seconds(rest) if rest else 0.0)
+
+    def seconds(self, bits: float) -> float:
+        return self.air_seconds(bits) / self.duty_cycle
+
+    def energy_joules(self, bits: float) -> float:
+        return self.transmit_watts * self.air_seconds(bits)
+
+    def receive_seconds(self, bits: float) -> float:
+        return self.seconds(bits)
+
+    def receive_joules(self, bits: float) -> float:
+        return _known(self.receive_watts, self.name, "receive_watts") * self.air_seconds(bits)
+
+
+def path_gain(distance_m: float, *, frequency_hz: float, exponent: float = 2.0) -> float:
+    """Share of the radiated power that arrives: Friis at 1 m, then falling as distance^-exponent (isotropic antennas).
+
+    The exponent 2 is free space, so the whole is Friis' formula (c / (4 pi f d))^2; cities have 2.7 to 5 (Rappaport,
+    Wireless Communications, 2nd ed., table 4.2).
+    """
+    for what, value in (("distance_m", distance_m), ("frequency_hz", frequency_hz), ("exponent", exponent)):
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"path_gain: {what} must be above 0, got {value}.")
+    gain = math.pow(SPEED_OF_LIGHT_METRES_PER_SECOND / (4 * math.pi * frequency_hz), 2) * math.pow(
+        distance_m, -exponent
+    )
+    if gain > 1:
+        raise InputError(f"path_gain: more power would arrive than is sent at {distance_m} m; use a larger distance_m.")
+    return gain
+
+
+def _message(bits: float) -> float:
+    if not (math.isfinite(bits) and bits >= 0):
+        raise InputError(f"bits must be a finite number of at least 0, got {bits}.")
+    return float(bits)
+
+
+def _known(value: float | None, link: str, field: str) -> float:
+    if value is None:
+        raise InputError(f"link {link!r} does not know its {field}; give it to charge the downlink.")
+    return value
+
+
+def _positive(link: Any, *fields: str) -> None:
+    for field in fields:
+        value = getattr(link, field)
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{link.name}: {field} must be above 0, got {value}.")
+
+
+def _not_negative(link: Any, *fields: str) -> None:
+    for field in fields:
+        value = getattr(link, field)
+        if not (math.isfinite(value) and value >= 0):
+            raise InputError(f"{link.name}: {field} must be at least 0, got {value}.")
+
+
+def _share(link: Any, field: str) -> None:
+    value = getattr(link, field)
+    if not 0 < value <= 1:
+        raise InputError(f"{link.name}: {field} must be above 0 and at most 1, got {value}.")
