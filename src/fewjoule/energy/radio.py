@@ -1,8 +1,8 @@
 """Charging a run's radio to the ledger, from plain numbers.
 
 Rows are one per agent and round, so that a report can show cost against rounds: 20 methods x 5 seeds x 3 agents x 500
-rounds are 150 000 rows (14 MB, charged and written in under two seconds). `per_round=False` writes one row per agent with the
-sum over its rounds (round -1) where that is too much.
+rounds are 150 000 rows (14 MB, charged and written in under two seconds). `per_round=False` writes one row per agent
+with the sum over its rounds (round -1) where that is too much.
 """
 
 from collections.abc import Sequence
