@@ -21,12 +21,12 @@ from fewjoule.methods import (
 )
 from fewjoule.models import Model, conv4, logistic, mlp, model_from_spec
 from fewjoule.simulate import DivergedWarning, Run, Trace, simulate
-from fewjoule.tasks import sinusoid
+from fewjoule.tasks import mnist, sinusoid
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
 
 __all__ = [
     "METHODS", "Adaptation", "AgentData", "Agents", "DivergedWarning", "InputError", "Local", "Method", "Model", "Run",
     "Samples", "Schedule", "Tasks", "Trace", "__version__", "adapt", "average", "conv4", "fedavg", "fedsgd", "fomaml",
-    "imaml", "local_model", "logistic", "make_agents", "maml", "meta_backward", "method", "mlp", "model_from_spec",
+    "imaml", "local_model", "logistic", "make_agents", "maml", "meta_backward", "method", "mlp", "mnist", "model_from_spec",
     "reptile", "simulate", "sinusoid", "train_locally",
 ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Data files that the package carries, each with its licence beside it."""

@@ -1,0 +1,182 @@
+"""MNIST digits as few-shot tasks: an agent owns a few digits, a new task is some digits with a few samples each.
+
+Images come from the four original files (a folder, or downloaded with checksums) or from the subset in the package;
+they leave as agents and tasks with pixels in 0..1, flat [784]. Agents draw from the first half of the training
+images of a digit, new tasks their support from the second half and their query from the test set: no image is shared.
+"""
+
+import gzip
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewjoule.errors import InputError
+from fewjoule.randomness import agent_id
+from fewjoule.tasks.samples import Agents, Tasks, make_agents, stack, stack_seeds
+
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+FILES = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+LARGEST_FILE_BYTES = 32 * 2**20
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Mnist(NamedTuple):
+    """Images [n, 784] and labels [n] as bytes, and where they came from."""
+
+    train_x: Bytes
+    train_y: Bytes
+    test_x: Bytes
+    test_y: Bytes
+    source: str
+
+
+def load(folder: str | Path | None = None, *, download: bool = False) -> Mnist:
+    """MNIST from a folder of the four original files, from the mirrors, or (by default) the subset in the package."""
+    if folder is not None:
+        return read_folder(Path(folder))
+    if download:
+        return read_folder(_download())
+    with resources.files("fewjoule.data").joinpath("mnist-subset.npz").open("rb") as file:
+        part = np.load(file, allow_pickle=False)
+        images = Mnist(part["train_x"], part["train_y"], part["test_x"], part["test_y"], "")
+    count = len(images.train_y)
+    return images._replace(source=f"the MNIST subset in the package ({count} training images, whole test set)")
+
+
+def read_folder(folder: Path) -> Mnist:
+    """The whole of MNIST from the four original files, each checked against its SHA-256 sum."""
+    parts = [_read(folder / name, digest) for name, digest in FILES.items()]
+    return Mnist(*parts, source="the whole of MNIST, from its four original files (SHA-256 checked)")
+
+
+def _read(path: Path, digest: str) -> Bytes:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; the folder must hold {', '.join(FILES)}.")
+    if path.stat().st_size > LARGEST_FILE_BYTES:
+        raise InputError(f"{path} has {path.stat().st_size} bytes, far more than the original; download it again.")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise InputError(f"{path} is not the original file: its SHA-256 sum differs; download it again.")
+    raw = np.frombuffer(gzip.decompress(content), np.uint8)
+    return raw[16:].reshape(-1, 784) if "images" in path.name else raw[8:]
+
+
+def _download() -> Path:
+    import pooch
+
+    from fewjoule.cache import cache_dir
+
+    folder = cache_dir() / "mnist"
+    for name, digest in FILES.items():
+        failures = []
+        for mirror in MIRRORS:
+            try:
+                pooch.retrieve(mirror + name, known_hash=f"sha256:{digest}", fname=name, path=folder)
+                break
+            except (OSError, ValueError) as error:
+                failures.append(f"{mirror}: {type(error).__name__}")
+        else:
+            raise InputError(
+                f"{name} could not be downloaded ({'; '.join(failures)}); give the four files with --data-dir, or use "
+                "the subset in the package (data source 'embedded')."
+            )
+    return folder
+
+
+def agents(
+    images: Mnist | None = None,
+    digits: Sequence[Sequence[int]] = ((0, 1, 2), (7, 8, 9)),
+    *,
+    samples: int = 400,
+    validation: int = 100,
+    only_own_digits: bool = False,
+    seed: int | Sequence[int] = 0,
+) -> Agents:
+    """One agent per group of digits, named `digits 012`, ...; a sequence of seeds gives a leading axis of seeds.
+
+    With `only_own_digits` an agent's softmax may choose among its own digits only.
+    """
+    images = load() if images is None else images
+    if not isinstance(seed, int):
+        each = [
+            agents(images, digits, samples=samples, validation=validation, only_own_digits=only_own_digits, seed=s)
+            for s in seed
+        ]
+        return stack_seeds(each, tuple(seed))
+    names, train, held = [], [], []
+    for group in digits:
+        _check_digits(group)
+        name = "digits " + "".join(map(str, group))
+        pool = np.concatenate([_halves(images, digit)[0] for digit in group])
+        if samples + validation > len(pool):
+            raise InputError(f"{name} has {len(pool)} images, fewer than {samples} + {validation}; ask for fewer.")
+        rows = np.random.default_rng([seed, agent_id(name)]).permutation(pool)[: samples + validation]
+        x, y = _as_samples(images.train_x, images.train_y, rows)
+        names.append(name)
+        train.append((x[:samples], y[:samples]))
+        held.append((x[samples:], y[samples:]))
+    allowed = list(digits) if only_own_digits else None
+    return make_agents(train, held, names=names, allowed=allowed, classes=10)
+
+
+def new_tasks(
+    count: int,
+    images: Mnist | None = None,
+    *,
+    ways: int = 5,
+    shots: int = 10,
+    queries: int = 50,
+    only_own_digits: bool = False,
+    seed: int = 0,
+) -> Tasks:
+    """New tasks of `ways` random digits: `shots` support and `queries` test images per digit."""
+    images = load() if images is None else images
+    if count < 1 or shots < 1 or queries < 1 or not 1 <= ways <= 10:
+        raise InputError(
+            f"count, shots and queries must be at least 1 and ways 1 to 10, got {count}, {shots}, {queries} and {ways}."
+        )
+    rng = np.random.default_rng([seed, agent_id("new tasks")])
+    pools = [_halves(images, digit)[1] for digit in range(10)]
+    tests = [np.flatnonzero(images.test_y == digit) for digit in range(10)]
+    for what, wanted, have in (("shots", shots, min(map(len, pools))), ("queries", queries, min(map(len, tests)))):
+        if wanted > have:
+            raise InputError(f"{what} must be at most {have}, the images of the rarest digit, got {wanted}.")
+    support, query, chosen = [], [], []
+    for _ in range(count):
+        group = np.sort(rng.permutation(10)[:ways])
+        chosen.append([int(d) for d in group])
+        rows = np.concatenate([rng.permutation(pools[d])[:shots] for d in group])
+        support.append(_as_samples(images.train_x, images.train_y, rows))
+        rows = np.concatenate([rng.permutation(tests[d])[:queries] for d in group])
+        query.append(_as_samples(images.test_x, images.test_y, rows))
+    allowed = chosen if only_own_digits else None
+    return Tasks(
+        stack(support, allowed=allowed, classes=10, what="task"), stack(query, allowed=allowed, classes=10, what="task")
+    )
+
+
+def _halves(images: Mnist, digit: int) -> tuple[Any, Any]:
+    rows = np.flatnonzero(images.train_y == digit)
+    return rows[: len(rows) // 2], rows[len(rows) // 2 :]
+
+
+def _as_samples(x: Bytes, y: Bytes, rows: Any) -> tuple[Any, Any]:
+    return x[rows].astype(np.float32) / 255, y[rows].astype(np.int32)
+
+
+def _check_digits(group: Sequence[int]) -> None:
+    if not group or len(set(group)) != len(group) or any(d not in range(10) for d in group):
+        raise InputError(f"digits of an agent must be different numbers from 0 to 9, got {list(group)}.")
