@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fewjoule.errors import InputError, unknown
-from fewjoule.methods.average import average, local_model
+from fewjoule.methods.average import average, local_model, random_start
 from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
 from fewjoule.methods.imaml import imaml
 from fewjoule.methods.maml import fomaml, maml
@@ -15,6 +15,7 @@ from fewjoule.methods.method import Method
 METHODS: dict[str, Callable[..., Method]] = {
     "average": average,
     "local": local_model,
+    "random": random_start,
     "fedsgd": fedsgd,
     "fedavg": fedavg,
     "reptile": reptile,
@@ -53,5 +54,6 @@ __all__ = [
     "maml",
     "meta_backward",
     "method",
+    "random_start",
     "reptile",
 ]

@@ -1,7 +1,8 @@
-"""The two controls that cost one upload or less: the average of the local models, and one agent's own model.
+"""The controls that cost one upload or less: the average of the local models, one agent's own model, no model at all.
 
 average:  theta = (1/N) sum_i phi_i        every agent uploads its model once, no rounds
 local:    theta = phi_j                    one agent uploads its model, nobody else takes part
+random:   theta = the common random start  nothing is sent, nothing is learned
 """
 
 from typing import Any
@@ -22,6 +23,11 @@ def local_model(*, agent: int = 0) -> Method:
     """The local model of the agent at this position, as the meta-model: zero rounds."""
     positive_int("agent", agent, least=0)
     return _without_rounds("local", agent, (("agent", agent),))
+
+
+def random_start() -> Method:
+    """The common random start as the meta-model: what a new device has where nobody learned anything."""
+    return _without_rounds("random", "random", ())
 
 
 def _without_rounds(name: str, start: str | int, settings: tuple[tuple[str, Any], ...]) -> Method:

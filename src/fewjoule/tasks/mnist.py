@@ -58,8 +58,9 @@ def load(folder: str | Path | None = None, *, download: bool = False) -> Mnist:
 
 def read_folder(folder: Path) -> Mnist:
     """The whole of MNIST from the four original files, each checked against its SHA-256 sum."""
-    parts = [_read(folder / name, digest) for name, digest in FILES.items()]
-    return Mnist(*parts, source="the whole of MNIST, from its four original files (SHA-256 checked)")
+    train_x, train_y, test_x, test_y = (_read(folder / name, digest) for name, digest in FILES.items())
+    source = "the whole of MNIST, from its four original files (SHA-256 checked)"
+    return Mnist(train_x, train_y, test_x, test_y, source)
 
 
 def _read(path: Path, digest: str) -> Bytes:
