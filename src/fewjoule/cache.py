@@ -16,7 +16,10 @@ def use_compile_cache(folder: Path | None = None) -> Path:
     import jax
 
     folder = cache_dir() / "jax" if folder is None else folder
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    for name, value in (
+        ("jax_compilation_cache_dir", str(folder)),
+        ("jax_persistent_cache_min_compile_time_secs", 0.0),
+        ("jax_persistent_cache_min_entry_size_bytes", 0),
+    ):
+        jax.config.update(name, value)  # type: ignore[no-untyped-call]
     return folder
