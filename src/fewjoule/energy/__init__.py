@@ -1,5 +1,6 @@
 """Meters, operation counts, radio links and the ledger that keeps every joule with its source."""
 
+from fewjoule.energy.counts import Counts, count
 from fewjoule.energy.ledger import ALL_AGENTS, ALL_ROUNDS, BEFORE_FIRST_ROUND, KINDS, PHASES, Ledger, Line, Row
 from fewjoule.energy.links import BitLink, Link, LoRaLink, ShannonLink, path_gain
 from fewjoule.energy.presets import LINKS, link
@@ -13,6 +14,7 @@ __all__ = [
     "LINKS",
     "PHASES",
     "BitLink",
+    "Counts",
     "Ledger",
     "Line",
     "Link",
@@ -21,6 +23,7 @@ __all__ = [
     "ShannonLink",
     "charge_downlink",
     "charge_uplink",
+    "count",
     "link",
     "path_gain",
 ]
