@@ -47,6 +47,11 @@ class Run:
     `meta` is NaN for a seed that diverged, so that it cannot be averaged in. `start_loss` and `final_loss` are the
     agents' mean losses on all their training samples. With `keep_paths`, `meta_path` is [rounds + 1, d] and
     `agent_path` [rounds, agents, d].
+
+    `uplink_bits` and `downlink_bits` are what every agent sends and receives: [rounds + 1, agents]. Row 0 is before the
+    first round (the upload of the local models, a probe), row r is round r: the broadcast that opens it and the
+    message that ends it. 32 bits a number, or what the method's codecs make of it; an absent agent has 0. A random
+    start is drawn on both ends from the seed and costs nothing; handing the meta-model to new devices is not counted.
     """
 
     method: Method
@@ -56,6 +61,8 @@ class Run:
     start_loss: Array
     final_loss: Array
     trace: Trace
+    uplink_bits: np.ndarray[Any, Any]
+    downlink_bits: np.ndarray[Any, Any]
     meta_path: Array | None = None
     agent_path: Array | None = None
 
@@ -95,6 +102,10 @@ def simulate(
                 f"got {list(availability.shape)}."
             )
         availability = jnp.asarray(availability)
+    if method.down_coded and (participation != 1.0 or availability is not None):
+        raise InputError(
+            "down_codec sends differences from the last broadcast, so every agent must be there every round."
+        )
     present = None if participation == 1.0 else max(1, round(participation * len(agents)))
     out = _program(
         method, model, agents.seeds is not None, present, keep_paths,
@@ -105,6 +116,7 @@ def simulate(
     out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
     _warn(method, seeds, diverged, start_loss, final_loss, diverged_at)
     del out["finite"]
+    out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
     if isinstance(seed, int):
         out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
     return Run(method, diverged=diverged, **out)
@@ -113,10 +125,14 @@ def simulate(
 def _local_models(method: Method, model: Model, agents: Agents, local: Local | Array | None, seeds: int) -> Array:
     """The local models as [seeds, agents, d]; zeros where the method does not ask for them."""
     if local is None:
-        if method.start != "random":
+        if method.start != "random" or method.needs_local:
             raise InputError(
                 f"{method.name} starts from the agents' own models; pass local=train_locally(model, agents)"
-                + ("." if method.name in ("average", "local", "meta_backward") else ", or set start='random'.")
+                + (
+                    "."
+                    if method.needs_local or method.name in ("average", "local", "meta_backward")
+                    else ", or set start='random'."
+                )
             )
         return jnp.zeros((seeds, len(agents), model.size))
     models = jnp.asarray(local.models if isinstance(local, Local) else local)
@@ -135,12 +151,12 @@ def _local_models(method: Method, model: Model, agents: Agents, local: Local | A
 
 
 def start_of(method: Method, model: Model, models: Array, seed: Array) -> Start:
-    """What the server knows before the first round, from the uploaded local models [agents, d]."""
-    average = models.mean(0)
+    """What the server knows before the first round, from the local models [agents, d] as it received them."""
+    average, common = models.mean(0), model.init(key_for(seed, "start"))
     if method.start == "random":
-        return Start(model.init(key_for(seed, "start")), jnp.zeros(()))
+        return Start(common, jnp.zeros(()), common)
     spread = ((models - average) ** 2).sum(-1).max()
-    return Start(average if method.start == "average" else models[method.start], spread)
+    return Start(average if method.start == "average" else models[method.start], spread, common)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
@@ -160,13 +176,17 @@ def _program(
         return jax.vmap(lambda samples: model.loss(vector, samples))(data.train).mean()
 
     def one_seed(seed: Array, data: AgentData, models: Array) -> dict[str, Any]:
-        start = start_of(method, model, models, seed)
+        received, states, first_up = _first_upload(method, model, models, ids, seed)
+        start = start_of(method, model, received, seed)
+        first_down = jnp.zeros(len(ids), jnp.int32)
         probes = None
         if method.probe is not None:
             keys = jax.vmap(lambda i: jax.random.fold_in(key_for(seed, "probe"), i))(ids)
             probes = jax.vmap(lambda d, k: method.probe(model.loss, start.model, d, k))(data, keys)  # type: ignore[misc]
+            first_up += 4 * _numbers(probes) // len(ids)
+            first_down += 4 * model.size  # where the probe is taken
         server, broadcast = method.init(start, probes)
-        states = jax.vmap(method.agent_init)(models)
+        known = method.start == "random" or (method.probe is not None and broadcast.size_bytes is None)
         root, draws = key_for(seed, "round"), key_for(seed, "participation")
 
         def one_round(carry: tuple[Any, Broadcast, Any], at: tuple[Array, Array | None]) -> tuple[Any, Any]:
@@ -209,12 +229,18 @@ def _program(
                 over_present(info.active) + nobody,
                 count,
             )
+            up = info.size_bytes if info.size_bytes is not None else 4 * _numbers(messages) // len(ids)
+            down = broadcast.size_bytes if broadcast.size_bytes is not None else 4 * model.size
+            down = jnp.where(known & (index == 0), 0, down) + 4 * _numbers(broadcast.scalars)
+            size_bytes = (up * here.astype(jnp.int32), down * here.astype(jnp.int32))
             paths = (new_broadcast.model, info.model) if keep_paths else None
-            return (new_server, new_broadcast, new_states), (trace, paths)
+            return (new_server, new_broadcast, new_states), (trace, paths, size_bytes)
 
         rounds = (jnp.arange(method.rounds), availability)
-        (_, broadcast, _), (trace, paths) = jax.lax.scan(one_round, (server, broadcast, states), rounds)
-        meta = broadcast.model
+        (server, broadcast, _), (trace, paths, size_bytes) = jax.lax.scan(
+            one_round, (server, broadcast, states), rounds
+        )
+        meta = broadcast.model if method.final is None else method.final(server)
         out: dict[str, Any] = {
             "meta": meta,
             "start": start.model,
@@ -222,6 +248,10 @@ def _program(
             "start_loss": mean_loss(start.model, data),
             "final_loss": mean_loss(meta, data),
             "finite": jnp.isfinite(meta).all(),
+            "size_bytes": (
+                jnp.concatenate([first_up[None], size_bytes[0]]),
+                jnp.concatenate([first_down[None], size_bytes[1]]),
+            ),
         }
         if paths is not None:
             out["meta_path"] = jnp.concatenate([start.model[None], paths[0]])
@@ -229,6 +259,23 @@ def _program(
         return out
 
     return jax.vmap(one_seed, (0, 0 if per_seed else None, 0))(seeds, data, models)
+
+
+def _first_upload(method: Method, model: Model, models: Array, ids: Array, seed: Array) -> tuple[Array, Any, Array]:
+    """The local models as the server receives them, the agents' states, and bytes per agent."""
+    senders = jnp.full(len(ids), method.start == "average", jnp.int32)
+    if isinstance(method.start, int):
+        senders = senders.at[method.start].set(1)
+    if method.upload is None or method.start == "random":
+        return models, jax.vmap(method.agent_init)(models), senders * 4 * model.size
+    common, root = model.init(key_for(seed, "start")), key_for(seed, "codec")
+    keys = jax.vmap(lambda i: jax.random.fold_in(root, i))(ids)
+    sent = jax.vmap(lambda local, key: method.upload(local, common, key))(models, keys)  # type: ignore[misc]
+    return sent.model, jax.vmap(method.agent_init)(models, sent.model), senders * sent.size_bytes
+
+
+def _numbers(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def _warn(

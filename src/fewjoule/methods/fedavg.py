@@ -51,7 +51,7 @@ def fedsgd(*, rounds: int = 50, step: float = 0.01, batch: int | None = 100, sta
         model = model - step * gradient
         return model, Broadcast(model)
 
-    return Method("fedsgd", rounds, settings, start, init, agent, server)
+    return Method("fedsgd", rounds, settings, start, init, agent, server, sends="change")
 
 
 def fedavg(

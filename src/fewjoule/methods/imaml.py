@@ -78,7 +78,7 @@ def imaml(
         model = model - outer_step * gradient
         return model, Broadcast(model)
 
-    return Method("imaml", rounds, settings, start, init, agent, server, needs_validation=True)
+    return Method("imaml", rounds, settings, start, init, agent, server, needs_validation=True, sends="change")
 
 
 def conjugate_gradient(product: Callable[[Array], Array], b: Array, steps: int) -> Array:

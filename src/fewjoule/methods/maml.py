@@ -111,4 +111,4 @@ def _maml(
         model = optax.apply_updates(model, update)
         return (model, memory), Broadcast(model)
 
-    return Method(name, rounds, settings, start, init, agent, server, needs_validation=True)
+    return Method(name, rounds, settings, start, init, agent, server, needs_validation=True, sends="change")

@@ -119,7 +119,7 @@ def meta_backward(*, rounds: int = 50, step: float = 0.01, batch: int | None = 1
 
     return Method(
         "meta_backward", rounds, settings, "average", init, agent, server,
-        agent_init=lambda local: local, probe=probe if auto else None,
+        agent_init=lambda local, uploaded=None: local, probe=probe if auto else None,
     )  # fmt: skip
 
 

@@ -6,7 +6,10 @@ The simulator runs `agent` under `vmap` and `scan`; a federation runs it alone o
     init(start, probes) -> server state, broadcast
     rounds times:   agent(loss, state, broadcast, data, key) -> state, message, info        on every agent present
                     server(state, mean of the messages)      -> state, broadcast
-    the meta-model is `broadcast.model` after the last round
+    the meta-model is `broadcast.model` after the last round, or `final(server state)` where the method has it
+
+With codecs (`fewjoule.methods.coded`), messages are what the receiver decodes, and `packed` beside them is what the
+codec's `to_bytes` puts on the air.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +30,7 @@ class Start(NamedTuple):
 
     model: Array  # [d] the start vector
     spread: Array  # scalar: largest squared distance of a local model from their average (0 for a random start)
+    common: Array | None = None  # [d] the seed's random start, which both ends can draw without a message
 
 
 class Broadcast(NamedTuple):
@@ -34,6 +38,16 @@ class Broadcast(NamedTuple):
 
     model: Array  # [d]
     scalars: Any = ()
+    packed: Any = None  # what a codec makes of the model; None where float32 is sent
+    size_bytes: Array | None = None  # of the coded model on the air; None where float32 is sent
+
+
+class Upload(NamedTuple):
+    """The first upload of one agent's own model through a codec."""
+
+    model: Array  # [d] as the server decodes it
+    packed: Any
+    size_bytes: Array
 
 
 class Info(NamedTuple):
@@ -42,9 +56,11 @@ class Info(NamedTuple):
     loss: Array  # on the mini-batch, where the agent took its gradient
     model: Array  # [d] the agent's own model at the end of the round
     active: Array  # 1 where a projection moved the agent, else 0
+    packed: Any = None  # what a codec makes of the message; None where float32 is sent
+    size_bytes: Array | None = None  # of the coded message on the air; None where float32 is sent
 
 
-def _stateless(local: Array) -> Any:
+def _stateless(local: Array, uploaded: Array | None = None) -> Any:
     return ()
 
 
@@ -53,7 +69,8 @@ class Method:
     """A method with its settings. Two methods with equal name and settings are equal and share compiled programs.
 
     `start` is "average" (every agent uploads its local model once), "random" (nothing is uploaded) or the position
-    of one agent (which uploads its local model).
+    of one agent (which uploads its local model). `sends` says what a message is: a "model", which a codec sends as the
+    difference from the last broadcast, or a "change" (a gradient, a difference), which it sends as it is.
     """
 
     name: str
@@ -63,9 +80,16 @@ class Method:
     init: Callable[[Start, Any], tuple[Any, Broadcast]] = field(compare=False)
     agent: Callable[[Loss, Any, Broadcast, AgentData, Array], tuple[Any, Any, Info]] = field(compare=False)
     server: Callable[[Any, Any], tuple[Any, Broadcast]] = field(compare=False)
-    agent_init: Callable[[Array], Any] = field(compare=False, default=_stateless)
+    agent_init: Callable[..., Any] = field(compare=False, default=_stateless)  # (local model, it as uploaded) -> state
     probe: Callable[[Loss, Array, AgentData, Array], Any] | None = field(compare=False, default=None)
     needs_validation: bool = field(compare=False, default=False)
+    needs_local: bool = field(compare=False, default=False)  # although nothing is uploaded before the first round
+    sends: str = field(compare=False, default="model")
+    down_coded: bool = field(compare=False, default=False)  # broadcasts are differences from the one before
+    upload: Callable[[Array, Array, Array], Upload] | None = field(compare=False, default=None)
+    """(local model, common start, key) -> the first upload; None uploads float32."""
+    final: Callable[[Any], Array] | None = field(compare=False, default=None)
+    """The meta-model from the last server state, where the last broadcast is not it."""
 
     def describe(self) -> dict[str, Any]:
         """Name and settings as plain values, enough to build the method again with `fewjoule.method`."""
