@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jax import Array
 
+from fewjoule.compiled import Around, run_compiled
 from fewjoule.curvature import largest_eigenvalue
 from fewjoule.errors import InputError
 from fewjoule.methods.method import check_batch, positive, positive_int
@@ -57,6 +58,7 @@ def train_locally(
     patience: int = 5,
     check_every: int = 500,
     shared_start: bool = True,
+    around: Around | None = None,
 ) -> Local:
     """Train each agent's model on its own samples by mini-batch descent.
 
@@ -64,7 +66,8 @@ def train_locally(
     lowered its best loss by less than the share `plateau_tolerance` (0 leaves that rule out), or after `max_steps`
     steps. All rules are checked about every `check_every` steps, so that `max_steps` is a whole number of checks
     (else it is rounded up by a few steps). `shared_start` False gives every agent a random start of its own, as where
-    the agents never met. A sequence of seeds gives results a leading axis of seeds.
+    the agents never met. A sequence of seeds gives results a leading axis of seeds. `around` is where a meter goes: it
+    is handed the execution of the compiled program.
     """
     check_fit(model, agents)
     positive("step", step)
@@ -79,7 +82,12 @@ def train_locally(
     chunk = math.ceil(max_steps / math.ceil(max_steps / check_every))
     rules = _Rules(optimiser, step, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
     make_optimiser(optimiser, step)
-    out = _train(model, rules, shared_start, agents.data, agents.seeds is not None, agent_ids(agents.names), seeds)
+    out = run_compiled(
+        _train,
+        (model, rules, shared_start, agents.seeds is not None),
+        (agents.data, agent_ids(agents.names), seeds),
+        around,
+    )
     if isinstance(seed, int):
         out = jax.tree.map(lambda a: a[0], out)
     stopped = np.asarray(STOPPED_BY)[np.asarray(out.pop("rule"))]
@@ -162,9 +170,9 @@ def train_chunk(
     return vector, memory
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 4))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _train(
-    model: Model, rules: _Rules, shared: bool, data: AgentData, per_seed: bool, ids: Array, seeds: Array
+    model: Model, rules: _Rules, shared: bool, per_seed: bool, data: AgentData, ids: Array, seeds: Array
 ) -> dict[str, Array]:
     chosen = make_optimiser(rules.optimiser, rules.step)
     roots = jax.vmap(lambda s: key_for(s, "local"))(seeds)

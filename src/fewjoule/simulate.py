@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.compiled import Around, run_compiled
 from fewjoule.errors import InputError
 from fewjoule.local import Local, check_fit, seed_list
 from fewjoule.methods.method import Broadcast, Method, Start
@@ -78,12 +79,14 @@ def simulate(
     availability: Any = None,
     diverged_at: float = DIVERGED_AT,
     keep_paths: bool = False,
+    around: Around | None = None,
 ) -> Run:
     """Run a method over its rounds.
 
     `local` are the agents' own models, needed unless the method starts at random. `participation` is the share of
     agents (at least one) drawn afresh every round; `availability` [rounds, agents] says instead who is there when.
-    An absent agent keeps its state; a round with nobody changes nothing.
+    An absent agent keeps its state; a round with nobody changes nothing. `around` is where a meter goes: it is handed
+    the execution of the compiled program.
     """
     check_fit(model, agents)
     seeds = seed_list(seed, agents)
@@ -107,10 +110,12 @@ def simulate(
             "down_codec sends differences from the last broadcast, so every agent must be there every round."
         )
     present = None if participation == 1.0 else max(1, round(participation * len(agents)))
-    out = _program(
-        method, model, agents.seeds is not None, present, keep_paths,
-        agents.data, agent_ids(agents.names), models, availability, seeds,
-    )  # fmt: skip
+    out = run_compiled(
+        _program,
+        (method, model, agents.seeds is not None, present, keep_paths),
+        (agents.data, agent_ids(agents.names), models, availability, seeds),
+        around,
+    )
     start_loss, final_loss = out["start_loss"], out["final_loss"]
     diverged = ~out["finite"] | ~(final_loss <= diverged_at * jnp.maximum(start_loss, 1e-12))
     out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])

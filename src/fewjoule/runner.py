@@ -1,0 +1,224 @@
+"""Run a study: local training, every method over all seeds, adaptation to the new tasks; then the run folder.
+
+Data comes from a `Study`; each finished stage is one file in the folder's `.parts`, so that a stopped run goes on where
+it was; when all are there, `run_folder` turns them into the folder's files and the parts are deleted.
+"""
+
+import json
+import platform
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tomli_w
+
+from fewjoule._version import __version__
+from fewjoule.adapt import adapt
+from fewjoule.errors import InputError
+from fewjoule.local import Local, train_locally
+from fewjoule.models import Model
+from fewjoule.parts import Part, Parts
+from fewjoule.paths import principal_paths
+from fewjoule.run_folder import write_run_folder
+from fewjoule.simulate import DivergedWarning, Run, simulate
+from fewjoule.study import MethodEntry, Study, make_study, read_toml
+from fewjoule.study_energy import StudyMeter, method_flops, pretraining_flops
+from fewjoule.tasks.samples import Agents, Tasks
+from fewjoule.writing import write_atomically
+
+PATH_METHODS = ("meta_backward", "maml", "imaml")
+"""Methods whose agents' paths are drawn; the first of each in a study."""
+
+
+class Progress(Protocol):
+    """Where a run tells how far it is."""
+
+    def line(self, text: str) -> None: ...
+    def stage(self, name: str, work: float) -> None: ...
+    def advance(self, work: float) -> None: ...
+    def finish(self) -> None: ...
+
+
+class Prepared(NamedTuple):
+    """A study with everything it needs, built before the folder is touched."""
+
+    study: Study
+    model: Model
+    agents: Agents
+    tasks: Tasks
+    data: str
+
+
+def prepare(study: Study) -> Prepared:
+    """Build a study's data; a missing or corrupt file is refused here, before anything is written."""
+    agents, tasks, data = study.family.build(list(study.seeds), study.evaluation)
+    return Prepared(study, study.model.build(), agents, tasks, data)
+
+
+def new_folder(study: Study, out: str | None) -> Path:
+    """Create the run folder: `out`, or the first free of runs/NAME, runs/NAME-2, ..."""
+    if out is None:
+        taken = 1
+        folder = Path("runs") / study.name
+        while folder.exists():
+            taken += 1
+            folder = Path("runs") / f"{study.name}-{taken}"
+    else:
+        folder = Path(out)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists and is not empty; choose another --out, or go on with --resume {folder}.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".parts").mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written to ({error.strerror}); choose another --out.") from error
+    table = {**study.model_dump(mode="json", exclude_none=True), "host": host_facts()}
+    write_atomically(folder / "study.toml", tomli_w.dumps(table).encode(), force=True)
+    return folder
+
+
+def stopped_study(folder: Path, name: str | None) -> Study:
+    """The study of a run that was stopped, from its folder; `name` must be its name, where given."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; give the run folder of a stopped run.")
+    if not (folder / "study.toml").is_file():
+        raise InputError(f"{folder} is not a run folder: it has no study.toml.")
+    table = read_toml(folder / "study.toml")
+    table.pop("host", None)
+    study = make_study(table, str(folder / "study.toml"))
+    if name is not None and name != study.name:
+        raise InputError(f"{folder} holds the study {study.name!r}, not {name!r}; leave the name out to resume it.")
+    if not (folder / ".parts").is_dir():
+        raise InputError(f"{folder} holds a finished run; nothing is left to resume.")
+    return study
+
+
+def host_facts() -> dict[str, Any]:
+    """What may differ between two runs of the same study."""
+    return {
+        "fewjoule": __version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def run_study(prepared: Prepared, folder: Path, progress: Progress) -> None:
+    """Run what is not yet in the folder's parts, then write the folder's files."""
+    study, model, agents, tasks, data = prepared
+    parts = Parts(folder / ".parts")
+    meter = StudyMeter(study.energy)
+    progress.line(f"data: {data}")
+    progress.line(f"model: {model}; agents: {', '.join(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
+    progress.line(f"arithmetic: {meter.describe()}")
+
+    if "local" not in parts:
+        progress.stage("local training", 1)
+        parts.save("local", _train(prepared, meter))
+        progress.advance(1)
+    local = parts.load("local")
+    models = jnp.asarray(local.arrays["models"])
+
+    entries = [(entry, entry.build()) for entry in study.methods]
+    work = {entry.name: 1 + method_flops(method, model, agents) * len(study.seeds) / 5e9 for entry, method in entries}
+    progress.stage("methods", sum(work.values()))
+    warm = False
+    for entry, _ in entries:
+        if entry.name not in parts:
+            if not warm:
+                _evaluate(prepared, jnp.zeros((len(study.seeds), model.size)))
+                warm = True
+            part = _run_method(prepared, entry, models, meter)
+            parts.save(entry.name, part)
+            gone = [s for s, d in zip(study.seeds, part.arrays["diverged"], strict=True) if d]
+            if gone:
+                progress.line(f"{entry.name} DIVERGED for seeds {', '.join(map(str, gone))}; left out of every average")
+        progress.advance(work[entry.name])
+
+    if "paths" not in parts:
+        progress.stage("paths", 1)
+        parts.save("paths", _paths(prepared, models))
+        progress.advance(1)
+    progress.stage("run folder", 1)
+    write_run_folder(folder, prepared.study, model, agents, data, parts)
+    progress.advance(1)
+    progress.stage("report", 1)
+    from fewjoule.report import write_report  # Altair is slow to import and not needed before this
+
+    write_report(folder)
+    progress.advance(1)
+    progress.finish()
+    shutil.rmtree(folder / ".parts")
+
+
+def _train(prepared: Prepared, meter: StudyMeter) -> Part:
+    study, model, agents = prepared.study, prepared.model, prepared.agents
+    settings = study.local.model_dump()
+    local: Local = meter.read(
+        lambda around: train_locally(model, agents, seed=list(study.seeds), **settings, around=around)
+    )
+    if not bool(jnp.isfinite(local.models).all()):
+        raise InputError(f"local training diverged at step {study.local.step:g}; lower local.step.")
+    flops = pretraining_flops(model, agents, study.local, np.asarray(local.steps))
+    names = ("models", "start", "loss", "gradient_norm", "steps", "sharpness")
+    arrays = {name: np.asarray(getattr(local, name)) for name in names}
+    return Part(arrays, {"reading": meter.last(), "flops": flops})
+
+
+def _run_method(prepared: Prepared, entry: MethodEntry, models: jax.Array, meter: StudyMeter) -> Part:
+    study, model, agents = prepared.study, prepared.model, prepared.agents
+    method = entry.build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergedWarning)  # it stands in the part, and is told to the user from there
+        run: Run = meter.read(
+            lambda around: simulate(method, model, agents, models, seed=list(study.seeds), around=around)
+        )
+    computation = meter.last() if method.rounds else None
+    result = meter.read(lambda around: around(lambda: _evaluate(prepared, run.meta)))
+    arrays = {
+        "meta": run.meta, "diverged": run.diverged, "loss": result.loss, "accuracy": result.accuracy,
+        "uplink_bits": run.uplink_bits, "downlink_bits": run.downlink_bits,
+        "start_loss": run.start_loss, "final_loss": run.final_loss,
+        **{f"trace_{name}": value for name, value in run.trace._asdict().items()},
+    }  # fmt: skip
+    facts = {
+        "computation": computation,
+        "adaptation": meter.last(),
+        "flops": method_flops(method, model, agents),
+    }
+    return Part({name: np.asarray(value) for name, value in arrays.items()}, facts)
+
+
+def _evaluate(prepared: Prepared, metas: jax.Array) -> Any:
+    e = prepared.study.evaluation
+    return adapt(prepared.model, metas, prepared.tasks, steps=e.steps, step=e.step, optimiser=e.optimiser)
+
+
+def _paths(prepared: Prepared, models: jax.Array) -> Part:
+    """The agents' paths of the first seed, in the plane of their first two principal components."""
+    study, agents = prepared.study, prepared.agents
+    first = study.seeds[0]
+    own = Agents(jax.tree.map(lambda a: a[0], agents.data), agents.names)
+    runs: dict[str, Run] = {}
+    kinds: set[str] = set()
+    for entry in study.methods:
+        if entry.method in PATH_METHODS and entry.method not in kinds:
+            kinds.add(entry.method)
+            run = simulate(entry.build(), prepared.model, own, models[0], seed=first, keep_paths=True)
+            if not bool(run.diverged):
+                runs[entry.name] = run
+    rows = principal_paths(runs, agents.names, np.asarray(models[0]))
+    return Part({"pc": np.asarray([row[3:] for row in rows], np.float32)}, {"rows": [row[:3] for row in rows]})
+
+
+Execute = Callable[[], Any]
+Around = Callable[[Execute], Any]
