@@ -13,9 +13,10 @@ from safetensors.numpy import save_file
 
 from fewjoule.errors import InputError
 from fewjoule.layouts import to_layout
-from fewjoule.models import Model, conv4, mlp
+from fewjoule.models import Model, conv4, mlp, model_from_spec
 from fewjoule.weights import named_tensors, read_header, read_model, save_tensors, write_model
 
+FIXTURES = Path(__file__).parent / "fixtures"
 RNG = np.random.default_rng(0)
 MODELS = [
     mlp([3, 5, 4, 2]),
@@ -74,6 +75,17 @@ def test_another_layout_is_recognised(model: Model, layout: str, tmp_path: Path)
     np.testing.assert_array_equal(loaded.vector, vector)
     if model.spec.startswith("mlp"):
         assert read_model(tmp_path / "m", loss=model.loss_name).model is model
+
+
+@pytest.mark.parametrize("package", ["torch", "flax"])
+@pytest.mark.parametrize("spec", ["mlp:4-6-6-3", "conv4:34x18x2-3-4"])
+def test_weights_of_another_package_give_the_outputs_it_gave(package: str, spec: str) -> None:
+    name = f"{package}_{spec.partition(':')[0]}"
+    expected = np.load(FIXTURES / "outputs.npz")
+    loaded = read_model(FIXTURES / f"{name}.safetensors", model=model_from_spec(spec))
+    assert loaded.layout == {"torch": "pytorch", "flax": "flax"}[package]
+    x = expected["images" if "conv4" in spec else "x"]
+    np.testing.assert_allclose(loaded.model.apply(loaded.vector, jnp.asarray(x)), expected[name], atol=1e-5)
 
 
 def test_pytorch_mlp_gives_the_outputs_of_its_formula(tmp_path: Path) -> None:
