@@ -1,4 +1,7 @@
-"""Run a jitted program with a meter around its execution alone: compiling is not part of what a device spends."""
+"""A jitted program with its arguments: compiled when asked, and run with a meter around its execution alone.
+
+Compiling is not part of what a device spends.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +13,23 @@ Around = Callable[[Execute], Any]
 """Takes a function that runs the compiled program and waits for its result; gives back that result."""
 
 
-def run_compiled(program: Any, static: tuple[Any, ...], arrays: tuple[Any, ...], around: Around | None) -> Any:
-    """Call `program(*static, *arrays)`; with `around`, compile first and hand it the execution."""
-    if around is None:
-        return program(*static, *arrays)
-    compiled = program.lower(*static, *arrays).compile()
-    return around(lambda: jax.block_until_ready(compiled(*arrays)))
+class Program:
+    """`jitted(*static, *arrays)`, still to be called."""
+
+    def __init__(self, jitted: Any, static: tuple[Any, ...], arrays: tuple[Any, ...]) -> None:
+        self._jitted, self._static, self._arrays = jitted, static, arrays
+        self._compiled: Any = None
+
+    def compile(self) -> None:
+        """Compile without running; several programs may compile at once in threads."""
+        if self._compiled is None:
+            self._compiled = self._jitted.lower(*self._static, *self._arrays).compile()
+
+    def run(self, around: Around | None = None) -> Any:
+        """Run once; with `around`, compile first and hand it the execution."""
+        if around is None and self._compiled is None:
+            return self._jitted(*self._static, *self._arrays)
+        self.compile()
+        if around is None:
+            return self._compiled(*self._arrays)
+        return around(lambda: jax.block_until_ready(self._compiled(*self._arrays)))

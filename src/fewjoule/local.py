@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from fewjoule.compiled import Around, run_compiled
+from fewjoule.compiled import Around, Program
 from fewjoule.curvature import largest_eigenvalue
 from fewjoule.errors import InputError
 from fewjoule.methods.method import check_batch, positive, positive_int
@@ -82,12 +82,8 @@ def train_locally(
     chunk = math.ceil(max_steps / math.ceil(max_steps / check_every))
     rules = _Rules(optimiser, step, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
     make_optimiser(optimiser, step)
-    out = run_compiled(
-        _train,
-        (model, rules, shared_start, agents.seeds is not None),
-        (agents.data, agent_ids(agents.names), seeds),
-        around,
-    )
+    static = (model, rules, shared_start, agents.seeds is not None)
+    out = Program(_train, static, (agents.data, agent_ids(agents.names), seeds)).run(around)
     if isinstance(seed, int):
         out = jax.tree.map(lambda a: a[0], out)
     stopped = np.asarray(STOPPED_BY)[np.asarray(out.pop("rule"))]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.compiled import Around, run_compiled
+from fewjoule.compiled import Around, Program
 from fewjoule.errors import InputError
 from fewjoule.local import Local, check_fit, seed_list
 from fewjoule.methods.method import Broadcast, Method, Start
@@ -79,20 +79,65 @@ def simulate(
     availability: Any = None,
     diverged_at: float = DIVERGED_AT,
     keep_paths: bool = False,
-    around: Around | None = None,
 ) -> Run:
     """Run a method over its rounds.
 
     `local` are the agents' own models, needed unless the method starts at random. `participation` is the share of
     agents (at least one) drawn afresh every round; `availability` [rounds, agents] says instead who is there when.
-    An absent agent keeps its state; a round with nobody changes nothing. `around` is where a meter goes: it is handed
-    the execution of the compiled program.
+    An absent agent keeps its state; a round with nobody changes nothing.
     """
-    check_fit(model, agents)
-    seeds = seed_list(seed, agents)
-    models = _local_models(method, model, agents, local, len(seeds))
-    if method.needs_validation and not bool((agents.data.validation.mask.sum(-1) > 0).all()):
-        raise InputError(f"{method.name} needs validation samples of every agent; give make_agents(validation=...).")
+    return Simulation(
+        method, model, agents, local, seed=seed, participation=participation, availability=availability,
+        diverged_at=diverged_at, keep_paths=keep_paths,
+    ).run()  # fmt: skip
+
+
+class Simulation:
+    """A run that is checked and ready: `simulate` in two steps, for those who compile ahead or meter the execution."""
+
+    def __init__(
+        self,
+        method: Method,
+        model: Model,
+        agents: Agents,
+        local: Local | Array | None = None,
+        *,
+        seed: int | Sequence[int] = 0,
+        participation: float = 1.0,
+        availability: Any = None,
+        diverged_at: float = DIVERGED_AT,
+        keep_paths: bool = False,
+    ) -> None:
+        seeds = seed_list(seed, agents)
+        models = _checked_models(method, model, agents, local, len(seeds))
+        present, availability = _checked_presence(method, agents, participation, availability)
+        static = (method, model, agents.seeds is not None, present, keep_paths)
+        arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
+        self._program = Program(_program, static, arrays)
+        self._method, self._seeds, self._single = method, seeds, isinstance(seed, int)
+        self._diverged_at = diverged_at
+
+    def compile(self) -> None:
+        """Compile without running; several simulations may compile at once in threads."""
+        self._program.compile()
+
+    def run(self, around: Around | None = None) -> Run:
+        """Run once. `around` is where a meter goes: it is handed the execution of the compiled program."""
+        out = dict(self._program.run(around))
+        start_loss, final_loss = out["start_loss"], out["final_loss"]
+        diverged = ~out.pop("finite") | ~(final_loss <= self._diverged_at * jnp.maximum(start_loss, 1e-12))
+        out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
+        _warn(self._method, self._seeds, diverged, start_loss, final_loss, self._diverged_at)
+        out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
+        if self._single:
+            out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
+        return Run(self._method, diverged=diverged, **out)
+
+
+def _checked_presence(
+    method: Method, agents: Agents, participation: float, availability: Any
+) -> tuple[int | None, Array | None]:
+    """How many agents a round draws (None for all), and who is there when (None where nobody said)."""
     if not 0 < participation <= 1:
         raise InputError(f"participation must be above 0 and at most 1, got {participation}.")
     if availability is not None:
@@ -109,26 +154,14 @@ def simulate(
         raise InputError(
             "down_codec sends differences from the last broadcast, so every agent must be there every round."
         )
-    present = None if participation == 1.0 else max(1, round(participation * len(agents)))
-    out = run_compiled(
-        _program,
-        (method, model, agents.seeds is not None, present, keep_paths),
-        (agents.data, agent_ids(agents.names), models, availability, seeds),
-        around,
-    )
-    start_loss, final_loss = out["start_loss"], out["final_loss"]
-    diverged = ~out["finite"] | ~(final_loss <= diverged_at * jnp.maximum(start_loss, 1e-12))
-    out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
-    _warn(method, seeds, diverged, start_loss, final_loss, diverged_at)
-    del out["finite"]
-    out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
-    if isinstance(seed, int):
-        out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
-    return Run(method, diverged=diverged, **out)
+    return None if participation == 1.0 else max(1, round(participation * len(agents))), availability
 
 
-def _local_models(method: Method, model: Model, agents: Agents, local: Local | Array | None, seeds: int) -> Array:
+def _checked_models(method: Method, model: Model, agents: Agents, local: Local | Array | None, seeds: int) -> Array:
     """The local models as [seeds, agents, d]; zeros where the method does not ask for them."""
+    check_fit(model, agents)
+    if method.needs_validation and not bool((agents.data.validation.mask.sum(-1) > 0).all()):
+        raise InputError(f"{method.name} needs validation samples of every agent; give make_agents(validation=...).")
     if local is None:
         if method.start != "random" or method.needs_local:
             raise InputError(
