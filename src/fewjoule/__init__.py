@@ -2,6 +2,7 @@
 
 from fewjoule._version import __version__
 from fewjoule.adapt import Adaptation, adapt
+from fewjoule.codecs import CODECS, Codec, codec
 from fewjoule.errors import InputError
 from fewjoule.local import Local, train_locally
 from fewjoule.methods import (
@@ -19,6 +20,7 @@ from fewjoule.methods import (
     method,
     random_start,
     reptile,
+    with_codec,
 )
 from fewjoule.models import Model, conv4, logistic, mlp, model_from_spec
 from fewjoule.simulate import DivergedWarning, Run, Trace, simulate
@@ -26,10 +28,12 @@ from fewjoule.tasks import mnist, sinusoid
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
 
 __all__ = [
+    "CODECS",
     "METHODS",
     "Adaptation",
     "AgentData",
     "Agents",
+    "Codec",
     "DivergedWarning",
     "InputError",
     "Local",
@@ -43,6 +47,7 @@ __all__ = [
     "__version__",
     "adapt",
     "average",
+    "codec",
     "conv4",
     "fedavg",
     "fedsgd",
@@ -62,4 +67,5 @@ __all__ = [
     "simulate",
     "sinusoid",
     "train_locally",
+    "with_codec",
 ]

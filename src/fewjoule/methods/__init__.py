@@ -6,6 +6,7 @@ from typing import Any
 
 from fewjoule.errors import InputError, unknown
 from fewjoule.methods.average import average, local_model, random_start
+from fewjoule.methods.coded import CODED_SETTINGS, with_codec
 from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
 from fewjoule.methods.imaml import imaml
 from fewjoule.methods.maml import fomaml, maml
@@ -27,18 +28,28 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 
 def method(name: str, **settings: Any) -> Method:
-    """The method of this name with these settings, as study files and the command line name them."""
+    """The method of this name with these settings, as study files and the command line name them.
+
+    Every method also takes `codec`, `first_codec`, `down_codec` (as "quantise:3") and `feedback`: see `with_codec`.
+    """
     if name not in METHODS:
         raise unknown("method", name, METHODS)
+    coding = {key: settings.pop(key) for key in CODED_SETTINGS if key in settings}
+    if coding and coding.keys() == {"feedback"}:
+        raise InputError("feedback is about what a codec loses; give codec as well, such as codec='top-k:0.1:2'.")
     known = inspect.signature(METHODS[name]).parameters
     for key in settings:
         if key not in known:
             if not known:
                 raise InputError(f"method {name!r} has no settings, got {key!r}; leave it out.")
-            raise unknown(f"setting of method {name!r}:", key, known)
+            raise unknown(f"setting of method {name!r}:", key, [*known, *CODED_SETTINGS])
     if isinstance(settings.get("radius"), dict):
         settings["radius"] = Schedule(**settings["radius"])
-    return METHODS[name](**settings)
+    plain = METHODS[name](**settings)
+    if not coding:
+        return plain
+    up, first, down = (coding.get(key) for key in CODED_SETTINGS[:3])
+    return with_codec(plain, up, first=first, down=down, feedback=coding.get("feedback", True))
 
 
 __all__ = [
@@ -56,4 +67,5 @@ __all__ = [
     "method",
     "random_start",
     "reptile",
+    "with_codec",
 ]
