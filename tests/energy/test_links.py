@@ -1,13 +1,14 @@
 """Links against hand counts, limit cases, a Monte Carlo of the fading channel and published times on air."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fewjoule.energy import BitLink, LoRaLink, ShannonLink, link, path_gain
+from fewjoule.energy import LINKS, BitLink, LoRaLink, ShannonLink, link, path_gain
 from fewjoule.errors import InputError
 
 SINUSOID, MNIST = 1761, 6442
@@ -103,9 +104,9 @@ def test_lora_message_is_whole_packets_and_waits_for_its_duty_cycle():
 
 
 def test_bit_link_adds_its_fixed_cost_once_a_message():
-    cellular = BitLink(rate_bits_per_second=1e6, joules_per_bit=1e-6, message_joules=3.0, message_seconds=10.0)
-    assert cellular.energy_joules(1_000_000) == pytest.approx(4.0)
-    assert cellular.seconds(1_000_000) == pytest.approx(11.0)
+    cellular = BitLink(rate_bits_per_second=1e6, joules_per_bit=1e-6, message_joules=3.0, active_watts=0.5)
+    assert cellular.energy_joules(1_000_000) == pytest.approx(1.0 + 0.5 + 3.0)
+    assert cellular.seconds(1_000_000) == pytest.approx(1.0)
     assert cellular.energy_joules(0) == 0
 
 
@@ -128,7 +129,8 @@ def test_an_unknown_receive_power_is_an_error_not_zero():
         (lambda: LoRaLink(spreading_factor=13, transmit_watts=1), "spreading_factor"),
         (lambda: LoRaLink(spreading_factor=7, transmit_watts=1, payload_bytes=250), "255"),
         (lambda: path_gain(0.001, frequency_hz=1e6), "more power would arrive"),
-        (lambda: BitLink(rate_bits_per_second=1, joules_per_bit=0), "joules_per_bit"),
+        (lambda: BitLink(rate_bits_per_second=1), "no radio is free"),
+        (lambda: link("nb-iot").receive_joules(8), "receive_joules_per_bit"),
         (lambda: link("paper").shared_by(0), "agents"),
     ],
 )
@@ -140,3 +142,30 @@ def test_wrong_settings_say_what_is_wrong(make, message):
 def test_changed_presets_say_so_in_their_name():
     assert link("paper", gain=0.5).name == "paper (gain=0.5)"
     assert isinstance(link("paper"), ShannonLink)
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_every_preset_has_a_source_and_costs_something(name):
+    preset = link(name)
+    assert preset.name == name
+    assert re.search(r"\d", preset.source), "the source must say what and when"
+    one, two = preset.energy_joules(56_352), preset.energy_joules(2 * 56_352)
+    assert 0 < one < two
+    assert preset.seconds(56_352) > 0
+
+
+def test_lte_and_wifi_are_the_published_power_model():
+    # Huang et al. 2012: watts = alpha * Mbit/s + beta. Sending 6 Mbit in one second costs that power for one second.
+    lte, wifi = link("lte", message_joules=0.0), link("wifi", message_joules=0.0)
+    assert lte.energy_joules(6_000_000) == pytest.approx((438.39 * 6 + 1288.04) / 1000)
+    assert lte.receive_joules(13_000_000) == pytest.approx((51.97 * 13 + 1288.04) / 1000)
+    assert wifi.energy_joules(6_000_000) == pytest.approx((283.17 * 6 + 132.86) / 1000)
+    assert link("lte").energy_joules(8) == pytest.approx(12.76, abs=0.01)
+
+
+def test_lora_presets_cost_what_the_chip_draws_on_air():
+    # 51 bytes at SF12, 125 kHz, 4/5: 2.793 s on air (28 symbols at a time), 29 mA at 3.3 V.
+    slow = link("lora-sf12")
+    assert slow.packet_seconds(51) == pytest.approx((12.25 + 8 + 65) * 4096 / 125_000)
+    assert slow.energy_joules(8 * 51) == pytest.approx(0.029 * 3.3 * slow.packet_seconds(51))
+    assert link("lora-sf7").energy_joules(8 * 51) < slow.energy_joules(8 * 51) / 20

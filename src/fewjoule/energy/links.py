@@ -109,41 +109,49 @@ class ShannonLink:
 
 @dataclass(frozen=True, kw_only=True)
 class BitLink:
-    """A link known by its joules per bit and its rate, with an optional fixed cost for every message.
+    """A link known by its joules per bit and its rate.
 
-    The fixed cost stands for what happens around a message whatever its length: waking the radio, the high-power tail
-    after a cellular transfer.
+        E = bits * joules_per_bit + active_watts * bits / rate + message_joules
+
+    `active_watts` is drawn for as long as the transfer lasts. `message_joules` is spent on every message whatever its
+    length: waking the radio, the high-power tail after a cellular transfer. An agent that receives within the tail of
+    what it sent pays it once: charge one of the two with `message_joules=0`.
     """
 
     rate_bits_per_second: float
-    joules_per_bit: float
+    joules_per_bit: float = 0.0
     receive_rate_bits_per_second: float | None = None
     receive_joules_per_bit: float | None = None
+    active_watts: float = 0.0
     message_joules: float = 0.0
-    message_seconds: float = 0.0
     name: str = "bits"
     source: str = ""
 
     def __post_init__(self) -> None:
-        _positive(self, "rate_bits_per_second", "joules_per_bit")
-        _not_negative(self, "message_joules", "message_seconds")
+        _positive(self, "rate_bits_per_second")
+        _not_negative(self, "joules_per_bit", "active_watts", "message_joules")
+        if self.joules_per_bit + self.active_watts + self.message_joules == 0:
+            raise InputError(f"{self.name}: give joules_per_bit or active_watts; no radio is free.")
         for field in ("receive_rate_bits_per_second", "receive_joules_per_bit"):
             if getattr(self, field) is not None:
                 _positive(self, field)
 
     def seconds(self, bits: float) -> float:
-        return _message(bits) / self.rate_bits_per_second + (self.message_seconds if bits else 0.0)
+        return _message(bits) / self.rate_bits_per_second
 
     def energy_joules(self, bits: float) -> float:
-        return _message(bits) * self.joules_per_bit + (self.message_joules if bits else 0.0)
+        return self._cost(bits, self.joules_per_bit, self.seconds(bits))
 
     def receive_seconds(self, bits: float) -> float:
         rate = _known(self.receive_rate_bits_per_second, self.name, "receive_rate_bits_per_second")
-        return _message(bits) / rate + (self.message_seconds if bits else 0.0)
+        return _message(bits) / rate
 
     def receive_joules(self, bits: float) -> float:
         each = _known(self.receive_joules_per_bit, self.name, "receive_joules_per_bit")
-        return _message(bits) * each + (self.message_joules if bits else 0.0)
+        return self._cost(bits, each, self.receive_seconds(bits))
+
+    def _cost(self, bits: float, joules_per_bit: float, seconds: float) -> float:
+        return bits * joules_per_bit + self.active_watts * seconds + (self.message_joules if bits else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,138 @@
+"""Meters: start, do the work, stop, and have its joules with where they come from.
+
+    meter = auto().meter
+    meter.start()
+    work()
+    reading = meter.stop()      # Reading(joules=..., seconds=..., kind="measured", source="powercap ...", ...)
+
+A meter that counts real energy is in `powercap` (Linux, Intel and AMD) or `third_party` (zeus, pyRAPL); the models that
+stand in where nothing can be read are here. A reading is never 0 because something could not be read: that is an error.
+"""
+
+import time
+from typing import NamedTuple, Protocol
+
+from fewjoule.energy.devices import Device
+from fewjoule.errors import InputError
+
+
+class Reading(NamedTuple):
+    """Energy of one window, or the mean over `repeats` windows with its standard error.
+
+    `scope` is "package" (everything the processor did, other programs too), "process" (this program alone) or "device"
+    (a whole board, or an accelerator).
+    """
+
+    joules: float
+    seconds: float
+    cpu_seconds: float
+    kind: str  # "measured" or "modelled"
+    source: str
+    scope: str
+    repeats: int = 1
+    standard_error_joules: float | None = None
+
+
+class Meter(Protocol):
+    """What can be started and stopped. One window at a time."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
+    def start(self) -> None: ...
+    def stop(self) -> Reading: ...
+
+
+class NoMeterError(InputError):
+    """A meter that this machine does not offer; the text says why and what would help."""
+
+
+class Clock:
+    """Wall and CPU seconds of one window; every meter has one."""
+
+    def __init__(self) -> None:
+        self._since: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        self._since = (time.perf_counter(), time.process_time())
+
+    def stop(self) -> tuple[float, float]:
+        now = (time.perf_counter(), time.process_time())
+        if self._since is None:
+            raise InputError("the meter was stopped without a start; call start() before the work.")
+        seconds, cpu_seconds = now[0] - self._since[0], now[1] - self._since[1]
+        self._since = None
+        return seconds, cpu_seconds
+
+
+class CpuTimeMeter:
+    """Modelled: CPU seconds of this process (all its threads) times the watts of one busy core."""
+
+    kind, scope = "modelled", "process"
+
+    def __init__(self, device: Device | None = None, *, watts_per_core: float | None = None) -> None:
+        if (device is None) == (watts_per_core is None):
+            raise InputError("give either a device or watts_per_core for the CPU-time model.")
+        if device is not None:
+            self.watts_per_core = device.watts_per_core
+            self.source = f"CPU time x {self.watts_per_core:.3g} W a core ({device.name})"
+        else:
+            assert watts_per_core is not None
+            if not 0 < watts_per_core < float("inf"):
+                raise InputError(f"watts_per_core must be a finite number above 0, got {watts_per_core}.")
+            self.watts_per_core = watts_per_core
+            self.source = f"CPU time x {watts_per_core:.3g} W a core (given)"
+        self._clock = Clock()
+
+    def start(self) -> None:
+        self._clock.start()
+
+    def stop(self) -> Reading:
+        seconds, cpu_seconds = self._clock.stop()
+        joules = cpu_seconds * self.watts_per_core
+        return Reading(joules, seconds, cpu_seconds, self.kind, self.source, self.scope)
+
+
+class OperationMeter:
+    """Modelled: a known number of FLOPs in every window times a device's joules per FLOP.
+
+    The seconds are the device's own, from its FLOP rate, not those of the machine that simulates it.
+    """
+
+    kind, scope = "modelled", "device"
+
+    def __init__(self, device: Device, *, flops: float) -> None:
+        self._joules, self._seconds = device.energy_joules(flops), device.seconds(flops)
+        self.source = f"FLOPs x {device.joules_per_flop:.3g} J ({device.name})"
+        self._clock = Clock()
+
+    def start(self) -> None:
+        self._clock.start()
+
+    def stop(self) -> Reading:
+        self._clock.stop()
+        return Reading(self._joules, self._seconds, self._seconds, self.kind, self.source, self.scope)
+
+
+class Together:
+    """Several measured meters over the same window, added up: an accelerator beside the processor's package."""
+
+    kind, scope = "measured", "device"
+
+    def __init__(self, *meters: Meter) -> None:
+        if any(meter.kind != "measured" for meter in meters) or not meters:
+            raise InputError("only measured meters are added up; a model beside a measurement is its own row.")
+        self._meters = meters
+        self.source = " + ".join(meter.source for meter in meters)
+
+    def start(self) -> None:
+        for meter in self._meters:
+            meter.start()
+
+    def stop(self) -> Reading:
+        readings = [meter.stop() for meter in reversed(self._meters)]
+        joules = sum(reading.joules for reading in readings)
+        return Reading(joules, readings[0].seconds, readings[0].cpu_seconds, self.kind, self.source, self.scope)

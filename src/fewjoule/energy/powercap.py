@@ -1,0 +1,187 @@
+"""Energy counters of Linux powercap (RAPL of Intel and AMD processors).
+
+The counters are cumulative, in microjoules, and wrap to 0 at `max_energy_range_uj`. Zones overlap, so only these are
+added up: every package (or every die of a package), and the memory (dram) of each. Left out: `core` and `uncore`, which
+a package contains; `psys`, which contains the packages; the memory-mapped twin (intel-rapl-mmio) of a package that the
+processor's own registers report too; and dies that all mirror one counter of their package.
+"""
+
+import os
+import re
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from fewjoule.energy.machine import powercap_cure
+from fewjoule.energy.meters import Clock, NoMeterError, Reading
+from fewjoule.errors import InputError
+
+POWERCAP = Path("/sys/class/powercap")
+MAX_WATTS = 1000.0
+_ZONE = re.compile(r"intel-rapl(-mmio)?:\d+(:\d+)?")
+_PACKAGE = re.compile(r"package-\d+(-die-\d+)?")
+
+
+class Zone(NamedTuple):
+    """One counter: its folder, a name such as `package-0` or `package-0 dram`, and where it wraps (microjoules)."""
+
+    path: Path
+    name: str
+    range_uj: int
+
+
+class PowercapMeter:
+    """Measured: the packages and their memory, as the kernel counts them.
+
+    A counter may wrap once between two looks at it, so a window is exact as long as nobody could have used its whole
+    range in that time: `max_watts` is what one zone can draw at most. A longer window is refused, unless `watch` lets a
+    background thread look often enough. `dram=False` leaves memory out.
+    """
+
+    kind, scope = "measured", "package"
+
+    def __init__(
+        self, root: Path = POWERCAP, *, dram: bool = True, max_watts: float = MAX_WATTS, watch: bool = False
+    ) -> None:
+        self.zones = find_zones(Path(root), dram=dram)
+        self.source = "powercap " + ", ".join(zone.name for zone in self.zones)
+        self._files = [_open(zone.path / "energy_uj") for zone in self.zones]
+        self.longest_seconds = min(zone.range_uj for zone in self.zones) / 1e6 / max_watts
+        self._clock, self._lock = Clock(), threading.Lock()
+        self._used_uj: list[int] | None = None
+        self._last_uj = self._read()
+        self._looked = time.monotonic()
+        self._closed = threading.Event()
+        if watch:
+            threading.Thread(target=self._watch, name="fewjoule-powercap", daemon=True).start()
+
+    def start(self) -> None:
+        with self._lock:
+            self._last_uj, self._used_uj = self._read(), [0] * len(self.zones)
+            self._looked = time.monotonic()
+            self._clock.start()
+
+    def stop(self) -> Reading:
+        with self._lock:
+            seconds, cpu_seconds = self._clock.stop()
+            self._look()
+            used, self._used_uj = self._used_uj, None
+        assert used is not None
+        for zone, microjoules in zip(self.zones, used, strict=True):
+            if microjoules == 0:
+                raise InputError(
+                    f"the counter of {zone.name} did not move in {seconds:.3g} s, so there is no reading; measure for "
+                    "at least 10 ms" + (", or leave memory out with dram=False." if "dram" in zone.name else ".")
+                )
+        return Reading(sum(used) / 1e6, seconds, cpu_seconds, self.kind, self.source, self.scope)
+
+    def close(self) -> None:
+        """Close the counters and end the background thread."""
+        self._closed.set()
+        with self._lock:
+            for file in self._files:
+                os.close(file)
+            self._files = []
+
+    def _read(self) -> list[int]:
+        return [_number(os.pread(file, 32, 0), zone.path) for file, zone in zip(self._files, self.zones, strict=True)]
+
+    def _look(self) -> None:
+        """Add what was used since the last look; the caller holds the lock."""
+        if self._used_uj is None:
+            return
+        now, gap = self._read(), time.monotonic() - self._looked
+        if gap > self.longest_seconds:
+            raise InputError(
+                f"{gap:.3g} s passed without a look at the counters, which can wrap more than once after "
+                f"{self.longest_seconds:.3g} s; measure in shorter windows, or use PowercapMeter(watch=True)."
+            )
+        for i, (zone, last, current) in enumerate(zip(self.zones, self._last_uj, now, strict=True)):
+            self._used_uj[i] += current - last + (zone.range_uj if current < last else 0)
+        self._last_uj, self._looked = now, time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self.longest_seconds / 4):
+            with self._lock:
+                if self._closed.is_set():
+                    return
+                try:
+                    self._look()
+                except InputError:
+                    return  # stop() finds the same gap and says so
+
+
+def find_zones(root: Path, *, dram: bool = True) -> list[Zone]:
+    """The counters to add up, none counted twice; `NoMeterError` with the reason and the cure where there are none."""
+    folders = sorted(p for p in root.glob("intel-rapl*:*") if _ZONE.fullmatch(p.name)) if root.is_dir() else []
+    # Below /sys/class every zone is listed beside its parent; below /sys/devices it is inside it.
+    folders += [p for folder in folders for p in folder.glob("intel-rapl*:*:*") if not (root / p.name).exists()]
+    names = {folder: _text(folder / "name") for folder in folders}
+    packages: dict[str, Path] = {}
+    for folder in sorted(folders, key=lambda p: (p.name.startswith("intel-rapl-mmio"), p.name)):
+        if _PACKAGE.fullmatch(names[folder]):
+            packages.setdefault(names[folder], folder)
+    if not packages:
+        raise NoMeterError(f"no energy counter of a processor package below {root}; {powercap_cure(None)}")
+    for name in _mirrors(packages):
+        del packages[name]
+    zones = []
+    for name, folder in packages.items():
+        zones.append(_zone(folder, name))
+        for sub in folders:
+            if dram and names[sub] == "dram" and sub.name.rpartition(":")[0] == folder.name:
+                zones.append(_zone(sub, f"{name} dram"))
+    return zones
+
+
+def _mirrors(packages: dict[str, Path]) -> list[str]:
+    """Dies whose counter is another die's of the same package."""
+    mirrored: list[str] = []
+    for name in packages:
+        package, die, _ = name.partition("-die-")
+        others = [n for n in packages if n.startswith(package + "-die-") and n < name and n not in mirrored]
+        if die and any(_same_counter(packages[name], packages[other]) for other in others):
+            mirrored.append(name)
+    return mirrored
+
+
+def _same_counter(one: Path, other: Path) -> bool:
+    """Whether one counter reads between two reads of the other; tried again, since either may wrap meanwhile."""
+
+    def read(folder: Path) -> int:
+        return _number(_text(folder / "energy_uj").encode(), folder)
+
+    return any(0 < read(other) <= read(one) <= read(other) for _ in range(3))
+
+
+def _zone(folder: Path, name: str) -> Zone:
+    path = folder / "max_energy_range_uj"
+    text = _text(path)
+    if not text.isdecimal() or int(text) == 0:
+        raise NoMeterError(f"{path} must hold the range in microjoules, got {text!r}; a wrap could not be undone.")
+    return Zone(folder, name, int(text))
+
+
+def _open(path: Path) -> int:
+    try:
+        file = os.open(path, os.O_RDONLY)
+        os.pread(file, 1, 0)
+    except OSError as error:
+        raise NoMeterError(f"{path} cannot be read ({error.strerror}); {powercap_cure(error)}") from error
+    return file
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise NoMeterError(f"{path} cannot be read ({error.strerror}); {powercap_cure(error)}") from error
+
+
+def _number(text: bytes, folder: Path) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        path = folder / "energy_uj"
+        raise NoMeterError(f"{path} must hold a whole number, got {text!r}; this counter is not usable.") from None

@@ -1,0 +1,96 @@
+"""Meters of other projects, as optional extras.
+
+zeus reads accelerators: NVIDIA and AMD GPUs, Jetson, Apple silicon (`pip install 'fewjoule[zeus]'`). pyRAPL is what
+Elgabli et al. 2021 measured with (`pip install 'fewjoule[pyrapl]'`); prefer `PowercapMeter`, which reads the same
+counters and knows what to do when they wrap.
+"""
+
+from typing import Any
+
+from fewjoule.energy.meters import Clock, NoMeterError, Reading
+from fewjoule.errors import InputError
+
+
+class ZeusMeter:
+    """Measured: all GPUs, or the system on a chip (Jetson, Apple silicon), by zeus.
+
+    zeus' own CPU readings are left out: it adds `psys` to the packages that are part of it. `auto` puts
+    `PowercapMeter` beside this meter instead.
+    """
+
+    kind, scope = "measured", "device"
+
+    def __init__(self, monitor: Any = None) -> None:
+        if monitor is None:
+            try:
+                from zeus.monitor import ZeusMonitor
+            except ImportError as error:
+                raise NoMeterError("zeus is not installed; pip install 'fewjoule[zeus]'.") from error
+            monitor = ZeusMonitor(cpu_indices=[], sync_execution_with="jax")
+        if not monitor.gpu_indices and not monitor.soc_is_present:
+            raise NoMeterError("zeus finds no GPU, Jetson or Apple silicon on this machine.")
+        self._monitor, self._clock = monitor, Clock()
+        parts = [f"GPU {i}" for i in monitor.gpu_indices] + (["system on a chip"] if monitor.soc_is_present else [])
+        self.source = "zeus " + ", ".join(parts)
+
+    def start(self) -> None:
+        self._monitor.begin_window("fewjoule", restart=True)
+        self._clock.start()
+
+    def stop(self) -> Reading:
+        seconds, cpu_seconds = self._clock.stop()
+        measured = self._monitor.end_window("fewjoule")
+        joules = sum(measured.gpu_energy.values())
+        for gpu, energy in measured.gpu_energy.items():
+            if energy <= 0:
+                raise InputError(f"zeus read {energy} J for GPU {gpu} in {seconds:.3g} s; measure for at least 0.1 s.")
+        if measured.soc_energy is not None:
+            joules += _chip_joules(measured.soc_energy)
+        return Reading(joules, seconds, cpu_seconds, self.kind, self.source, self.scope)
+
+
+def _chip_joules(energy: Any) -> float:
+    """Jetson reports a total; Apple silicon disjoint parts (a part it cannot see is None)."""
+    total = getattr(energy, "total_energy_mj", None)
+    if total is None:
+        parts = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
+        known = [value for name in parts if (value := getattr(energy, name, None)) is not None]
+        total = sum(known) if known else None
+    if total is None:  # a Jetson without a sensor for the whole board
+        known = [v for name in ("cpu_energy_mj", "gpu_energy_mj") if (v := getattr(energy, name, None)) is not None]
+        total = sum(known) if known else None
+    if total is None or total <= 0:
+        raise InputError(f"zeus gave no energy of the chip ({energy}); measure for at least 0.1 s.")
+    return float(total) / 1000
+
+
+class PyraplMeter:
+    """Measured: the packages and their memory, by pyRAPL. It cannot undo a counter's wrap, so that is refused."""
+
+    kind, scope = "measured", "package"
+
+    def __init__(self) -> None:
+        try:
+            import pyRAPL
+        except ImportError as error:
+            raise NoMeterError("pyRAPL is not installed; pip install 'fewjoule[pyrapl]'.") from error
+        try:
+            self._sensor = pyRAPL.Sensor()
+        except (OSError, pyRAPL.PyRAPLException) as error:
+            raise NoMeterError(f"pyRAPL cannot read this machine ({type(error).__name__} {error}).") from error
+        self.source, self._clock = "pyRAPL", Clock()
+        self._begin: list[float] = []
+
+    def start(self) -> None:
+        self._begin = list(self._sensor.energy())
+        self._clock.start()
+
+    def stop(self) -> Reading:
+        seconds, cpu_seconds = self._clock.stop()
+        ends = zip(self._begin, self._sensor.energy(), strict=True)
+        used = [end - begin for begin, end in ends if begin >= 0]  # -1 stands for a counter that is not there
+        if not used or min(used) < 0:
+            raise InputError("a counter wrapped, which pyRAPL cannot undo; measure again, or use PowercapMeter.")
+        if min(used) == 0:
+            raise InputError(f"a counter did not move in {seconds:.3g} s; measure for at least 10 ms.")
+        return Reading(sum(used) / 1e6, seconds, cpu_seconds, self.kind, self.source, self.scope)

@@ -1,0 +1,35 @@
+"""A powercap tree in a temporary folder, whose counters the test moves."""
+
+from pathlib import Path
+
+RANGE_UJ = 262_143_328_850
+
+
+class Tree:
+    """`zone("intel-rapl:0", "package-0", at=5)` makes a zone; `use(joules, "intel-rapl:0")` moves its counter."""
+
+    def __init__(self, root: Path, *, nested: bool = False) -> None:
+        self.root, self.nested = root, nested
+        root.mkdir(exist_ok=True)
+
+    def path(self, zone: str) -> Path:
+        kind, *numbers = zone.split(":")
+        if self.nested and len(numbers) == 2:
+            return self.root / f"{kind}:{numbers[0]}" / zone
+        return self.root / zone
+
+    def zone(self, zone: str, name: str, *, at: int = 1_000_000, range_uj: int = RANGE_UJ) -> Path:
+        folder = self.path(zone)
+        folder.mkdir()
+        (folder / "name").write_text(name + "\n")
+        (folder / "energy_uj").write_text(f"{at}\n")
+        (folder / "max_energy_range_uj").write_text(f"{range_uj}\n")
+        return folder
+
+    def use(self, joules: float, *zones: str) -> None:
+        """Move counters on, wrapping where the range ends."""
+        for zone in zones:
+            folder = self.path(zone)
+            at = int((folder / "energy_uj").read_text()) + round(joules * 1e6)
+            range_uj = int((folder / "max_energy_range_uj").read_text())
+            (folder / "energy_uj").write_text(f"{at % range_uj}\n")
