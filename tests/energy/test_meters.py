@@ -35,7 +35,8 @@ def test_cpu_time_model_is_cpu_seconds_times_watts():
     time.sleep(0.05)
     reading = meter.stop()
     assert reading.joules == pytest.approx(8.0 * reading.cpu_seconds)
-    assert 0.05 <= reading.cpu_seconds < reading.seconds
+    assert reading.cpu_seconds >= 0.05
+    assert reading.seconds >= 0.1
     assert (reading.kind, reading.scope) == ("modelled", "process")
     assert "8 W a core" in reading.source
 
@@ -84,7 +85,7 @@ def test_wrong_devices_say_what_is_wrong():
         device("laptop-core").energy_joules(-1)
 
 
-def test_auto_falls_back_to_the_model_and_says_why(tmp_path):
+def test_auto_falls_back_to_the_model_and_says_why(tmp_path, no_accelerator):
     choice = auto(powercap=tmp_path)
     assert choice.meter.kind == "modelled"
     assert choice.reason.startswith(
@@ -93,7 +94,7 @@ def test_auto_falls_back_to_the_model_and_says_why(tmp_path):
     assert str(tmp_path) in choice.reason
 
 
-def test_require_measured_fails_with_reason_and_cure(tmp_path):
+def test_require_measured_fails_with_reason_and_cure(tmp_path, no_accelerator):
     with pytest.raises(NoMeterError, match="energy cannot be measured here: no energy counter"):
         auto(powercap=tmp_path, require_measured=True)
 
@@ -107,7 +108,7 @@ def test_require_measured_fails_with_reason_and_cure(tmp_path):
         (False, False, "Darwin", r"pip install 'fewjoule\[zeus\]'|install 'fewjoule\[zeus\]' for Apple"),
     ],
 )
-def test_the_cure_fits_the_machine(tmp_path, monkeypatch, virtual, container, system, cure):
+def test_the_cure_fits_the_machine(tmp_path, monkeypatch, no_accelerator, virtual, container, system, cure):
     monkeypatch.setattr(machine_module, "in_virtual_machine", lambda: virtual)
     monkeypatch.setattr(machine_module, "in_container", lambda: container)
     monkeypatch.setattr(machine_module.platform, "system", lambda: system)

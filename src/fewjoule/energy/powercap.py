@@ -19,6 +19,7 @@ from fewjoule.errors import InputError
 
 POWERCAP = Path("/sys/class/powercap")
 MAX_WATTS = 1000.0
+LOOKS_PER_RANGE = 4
 _ZONE = re.compile(r"intel-rapl(-mmio)?:\d+(:\d+)?")
 _PACKAGE = re.compile(r"package-\d+(-die-\d+)?")
 
@@ -102,7 +103,7 @@ class PowercapMeter:
         self._last_uj, self._looked = now, time.monotonic()
 
     def _watch(self) -> None:
-        while not self._closed.wait(self.longest_seconds / 4):
+        while not self._closed.wait(self.longest_seconds / LOOKS_PER_RANGE):
             with self._lock:
                 if self._closed.is_set():
                     return
