@@ -32,4 +32,4 @@ class Program:
         self.compile()
         if around is None:
             return self._compiled(*self._arrays)
-        return around(lambda: jax.block_until_ready(self._compiled(*self._arrays)))
+        return around(lambda: jax.block_until_ready(self._compiled(*self._arrays)))  # type: ignore[no-untyped-call]

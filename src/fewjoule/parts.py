@@ -13,6 +13,13 @@ import numpy as np
 from fewjoule.errors import InputError
 from fewjoule.writing import write_atomically
 
+PRETRAINING, PATHS = "pretraining", "paths"
+
+
+def method_part(name: str) -> str:
+    """The part of a study's method; never one of the other parts' names."""
+    return f"method-{name}"
+
 
 class Part(NamedTuple):
     """One finished stage."""

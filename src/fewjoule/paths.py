@@ -21,7 +21,6 @@ def principal_paths(runs: Mapping[str, Run], agents: Sequence[str], local: np.nd
     labels: list[tuple[str, str, int]] = []
     points: list[np.ndarray[Any, Any]] = []
     for method, run in runs.items():
-        assert run.meta_path is not None and run.agent_path is not None
         server, models = np.asarray(run.meta_path), np.asarray(run.agent_path)
         kept = np.unique(np.linspace(0, len(models), min(MOST_POINTS, len(models) + 1)).round().astype(int))
         for round_ in kept:

@@ -4,12 +4,12 @@ Data comes from a `Study`; each finished stage is one file in the folder's `.par
 it was; when all are there, `run_folder` turns them into the folder's files and the parts are deleted.
 """
 
-import json
+import os
 import platform
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,15 +20,16 @@ import tomli_w
 
 from fewjoule._version import __version__
 from fewjoule.adapt import adapt
+from fewjoule.compiled import Around
 from fewjoule.errors import InputError
 from fewjoule.local import Local, train_locally
 from fewjoule.models import Model
-from fewjoule.parts import Part, Parts
+from fewjoule.parts import PATHS, PRETRAINING, Part, Parts, method_part
 from fewjoule.paths import principal_paths
 from fewjoule.run_folder import write_run_folder
-from fewjoule.simulate import DivergedWarning, Run, simulate
+from fewjoule.simulate import DivergedWarning, Run, Simulation, simulate
 from fewjoule.study import MethodEntry, Study, make_study, read_toml
-from fewjoule.study_energy import StudyMeter, method_flops, pretraining_flops
+from fewjoule.study_energy import StudyMeter, adaptation_flops, method_flops, pretraining_flops
 from fewjoule.tasks.samples import Agents, Tasks
 from fewjoule.writing import write_atomically
 
@@ -72,7 +73,9 @@ def new_folder(study: Study, out: str | None) -> Path:
     else:
         folder = Path(out)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(f"{folder} exists and is not empty; choose another --out, or go on with --resume {folder}.")
+            raise InputError(
+                f"{folder} exists and is not empty; choose another --out, or go on with --resume {folder}."
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".parts").mkdir(exist_ok=True)
@@ -114,45 +117,31 @@ def host_facts() -> dict[str, Any]:
 
 def run_study(prepared: Prepared, folder: Path, progress: Progress) -> None:
     """Run what is not yet in the folder's parts, then write the folder's files."""
-    study, model, agents, tasks, data = prepared
+    study, model, agents, _, data = prepared
     parts = Parts(folder / ".parts")
     meter = StudyMeter(study.energy)
     progress.line(f"data: {data}")
     progress.line(f"model: {model}; agents: {', '.join(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
     progress.line(f"arithmetic: {meter.describe()}")
 
-    if "local" not in parts:
+    if PRETRAINING not in parts:
         progress.stage("local training", 1)
-        parts.save("local", _train(prepared, meter))
+        parts.save(PRETRAINING, _train(prepared, meter))
         progress.advance(1)
-    local = parts.load("local")
+    local = parts.load(PRETRAINING)
     models = jnp.asarray(local.arrays["models"])
 
-    entries = [(entry, entry.build()) for entry in study.methods]
-    work = {entry.name: 1 + method_flops(method, model, agents) * len(study.seeds) / 5e9 for entry, method in entries}
-    progress.stage("methods", sum(work.values()))
-    warm = False
-    for entry, _ in entries:
-        if entry.name not in parts:
-            if not warm:
-                _evaluate(prepared, jnp.zeros((len(study.seeds), model.size)))
-                warm = True
-            part = _run_method(prepared, entry, models, meter)
-            parts.save(entry.name, part)
-            gone = [s for s, d in zip(study.seeds, part.arrays["diverged"], strict=True) if d]
-            if gone:
-                progress.line(f"{entry.name} DIVERGED for seeds {', '.join(map(str, gone))}; left out of every average")
-        progress.advance(work[entry.name])
+    _run_methods(prepared, models, meter, parts, progress)
 
-    if "paths" not in parts:
+    if PATHS not in parts:
         progress.stage("paths", 1)
-        parts.save("paths", _paths(prepared, models))
+        parts.save(PATHS, _paths(prepared, models))
         progress.advance(1)
     progress.stage("run folder", 1)
     write_run_folder(folder, prepared.study, model, agents, data, parts)
     progress.advance(1)
     progress.stage("report", 1)
-    from fewjoule.report import write_report  # Altair is slow to import and not needed before this
+    from fewjoule.report import write_report
 
     write_report(folder)
     progress.advance(1)
@@ -163,38 +152,67 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> None:
 def _train(prepared: Prepared, meter: StudyMeter) -> Part:
     study, model, agents = prepared.study, prepared.model, prepared.agents
     settings = study.local.model_dump()
-    local: Local = meter.read(
-        lambda around: train_locally(model, agents, seed=list(study.seeds), **settings, around=around)
-    )
+
+    def train(around: Around) -> Local:
+        return train_locally(model, agents, seed=list(study.seeds), **settings, around=around)
+
+    local, reading = meter.read(train, None)
     if not bool(jnp.isfinite(local.models).all()):
         raise InputError(f"local training diverged at step {study.local.step:g}; lower local.step.")
     flops = pretraining_flops(model, agents, study.local, np.asarray(local.steps))
     names = ("models", "start", "loss", "gradient_norm", "steps", "sharpness")
     arrays = {name: np.asarray(getattr(local, name)) for name in names}
-    return Part(arrays, {"reading": meter.last(), "flops": flops})
+    return Part(arrays, {"reading": meter.of_flops(reading, sum(flops)), "flops": flops})
 
 
-def _run_method(prepared: Prepared, entry: MethodEntry, models: jax.Array, meter: StudyMeter) -> Part:
+def _run_methods(prepared: Prepared, models: jax.Array, meter: StudyMeter, parts: Parts, progress: Progress) -> None:
+    """Run and evaluate the methods that are not among the parts.
+
+    Compiling uses all cores and comes first, so that a meter around an execution sees nothing else.
+    """
     study, model, agents = prepared.study, prepared.model, prepared.agents
-    method = entry.build()
+    left = [entry for entry in study.methods if method_part(entry.name) not in parts]
+    if not left:
+        return
+    ready = {e.name: Simulation(e.build(), model, agents, models, seed=list(study.seeds)) for e in left}
+    progress.stage("compiling", len(left) + 1)
+    jobs = [simulation.compile for simulation in ready.values()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        waiting = [pool.submit(job) for job in (lambda: _evaluate(prepared, models[:, 0]), *jobs)]
+        try:
+            for done in as_completed(waiting):
+                done.result()
+                progress.advance(1)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    flops = {entry.name: method_flops(entry.build(), model, agents) for entry in left}
+    work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
+    progress.stage("methods", sum(work.values()))
+    for entry in left:
+        part = _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter)
+        parts.save(method_part(entry.name), part)
+        gone = [s for s, d in zip(study.seeds, part.arrays["diverged"], strict=True) if d]
+        if gone:
+            progress.line(f"{entry.name} DIVERGED for seeds {', '.join(map(str, gone))}; left out of every average")
+        progress.advance(work[entry.name])
+
+
+def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: StudyMeter) -> Part:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergedWarning)  # it stands in the part, and is told to the user from there
-        run: Run = meter.read(
-            lambda around: simulate(method, model, agents, models, seed=list(study.seeds), around=around)
-        )
-    computation = meter.last() if method.rounds else None
-    result = meter.read(lambda around: around(lambda: _evaluate(prepared, run.meta)))
+        run, computation = meter.read(simulation.run, flops * len(prepared.study.seeds))
+    devices = len(prepared.study.seeds) * prepared.study.evaluation.tasks
+    each = adaptation_flops(prepared.model, prepared.tasks, prepared.study.evaluation)
+    result, adaptation = meter.read(lambda around: around(lambda: _evaluate(prepared, run.meta)), each * devices)
     arrays = {
         "meta": run.meta, "diverged": run.diverged, "loss": result.loss, "accuracy": result.accuracy,
         "uplink_bits": run.uplink_bits, "downlink_bits": run.downlink_bits,
         "start_loss": run.start_loss, "final_loss": run.final_loss,
         **{f"trace_{name}": value for name, value in run.trace._asdict().items()},
     }  # fmt: skip
-    facts = {
-        "computation": computation,
-        "adaptation": meter.last(),
-        "flops": method_flops(method, model, agents),
-    }
+    facts = {"computation": computation if simulation.method.rounds else None, "adaptation": adaptation, "flops": flops}
+    facts["adaptation_flops"] = each
     return Part({name: np.asarray(value) for name, value in arrays.items()}, facts)
 
 
@@ -218,7 +236,3 @@ def _paths(prepared: Prepared, models: jax.Array) -> Part:
                 runs[entry.name] = run
     rows = principal_paths(runs, agents.names, np.asarray(models[0]))
     return Part({"pc": np.asarray([row[3:] for row in rows], np.float32)}, {"rows": [row[:3] for row in rows]})
-
-
-Execute = Callable[[], Any]
-Around = Callable[[Execute], Any]

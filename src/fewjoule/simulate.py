@@ -114,7 +114,7 @@ class Simulation:
         static = (method, model, agents.seeds is not None, present, keep_paths)
         arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
         self._program = Program(_program, static, arrays)
-        self._method, self._seeds, self._single = method, seeds, isinstance(seed, int)
+        self.method, self._seeds, self._single = method, seeds, isinstance(seed, int)
         self._diverged_at = diverged_at
 
     def compile(self) -> None:
@@ -127,11 +127,11 @@ class Simulation:
         start_loss, final_loss = out["start_loss"], out["final_loss"]
         diverged = ~out.pop("finite") | ~(final_loss <= self._diverged_at * jnp.maximum(start_loss, 1e-12))
         out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
-        _warn(self._method, self._seeds, diverged, start_loss, final_loss, self._diverged_at)
+        _warn(self.method, self._seeds, diverged, start_loss, final_loss, self._diverged_at)
         out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
         if self._single:
             out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
-        return Run(self._method, diverged=diverged, **out)
+        return Run(self.method, diverged=diverged, **out)
 
 
 def _checked_presence(

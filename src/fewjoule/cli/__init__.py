@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from fewjoule.cli import run
 from fewjoule.errors import InputError
 
 app = typer.Typer(
@@ -17,6 +18,9 @@ app = typer.Typer(
 @app.callback()
 def _root() -> None:
     """Federated meta-learning that counts its energy."""
+
+
+app.command()(run.run)
 
 
 def main() -> None:

@@ -1,0 +1,71 @@
+"""`fewjoule run`: a study from its file to its report."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fewjoule.errors import InputError
+
+
+def run(
+    study: Annotated[
+        str | None, typer.Argument(metavar="NAME|FILE.toml", help="sinusoid, mnist, or a study file of yours.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="Run folder; by default the first free runs/NAME.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds (5), or which (0,3,7).")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. evaluation.tasks=50.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer seeds, tasks and methods: under half a minute.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="The slowest methods too.")] = False,
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the original data files (MNIST).")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="FOLDER", help="Go on with a stopped run.")] = None,
+) -> None:
+    """Run a study: local training, every method, adaptation to new tasks, energy, figures and a page."""
+    from fewjoule.cache import use_compile_cache
+    from fewjoule.cli.progress import progress
+    from fewjoule.runner import new_folder, prepare, run_study, stopped_study
+    from fewjoule.study import load_study
+
+    if resume is not None:
+        if out or seeds or settings or quick or full or data_dir:
+            raise InputError("--resume goes on with the study in its folder; leave the other options out.")
+        folder = Path(resume)
+        chosen = stopped_study(folder, study)
+        prepared = prepare(chosen)
+    elif study is None:
+        raise InputError("name a study: fewjoule run sinusoid, fewjoule run mnist, or fewjoule run FILE.toml.")
+    else:
+        chosen = load_study(study, overrides=settings, seeds=_seeds(seeds), quick=quick, full=full, data_dir=data_dir)
+        prepared = prepare(chosen)
+        folder = new_folder(chosen, out)
+    use_compile_cache()
+    shown = progress()
+    try:
+        run_study(prepared, folder, shown)
+    except KeyboardInterrupt:
+        shown.finish()
+        print(f"stopped; go on with: fewjoule run --resume {folder}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except BaseException:
+        shown.finish()
+        raise
+    print(f"report: {folder / 'report.html'}")
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds takes a number of seeds or a list such as 0,3,7, got {text!r}.") from None
+    if len(numbers) > 1 or text.endswith(","):
+        return numbers
+    if numbers[0] < 1:
+        raise InputError(f"--seeds must be at least 1, got {numbers[0]}.")
+    return list(range(numbers[0]))

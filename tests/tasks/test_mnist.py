@@ -1,0 +1,103 @@
+"""MNIST: the subset is a true part of the original, agents and tasks share no image, bad files are refused."""
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fewjoule.errors import InputError
+from fewjoule.tasks import mnist
+
+SHARED = Path(os.environ.get("FEWJOULE_SHARED", Path(__file__).parents[3] / "shared")) / "data/mnist"
+needs_original = pytest.mark.skipif(not SHARED.is_dir(), reason="the original MNIST files are not beside the project")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return mnist.load()
+
+
+def test_the_subset_is_stratified_small_and_has_a_licence(images):
+    assert np.bincount(images.train_y).tolist() == [600] * 10
+    assert images.test_x.shape == (10_000, 784)
+    folder = Path(mnist.__file__).parents[1] / "data"
+    assert (folder / "mnist-subset.npz").stat().st_size < 3_000_000
+    assert "CC BY-SA 3.0" in (folder / "LICENSE-MNIST.txt").read_text()
+
+
+@needs_original
+def test_the_subset_equals_the_original_pixel_by_pixel(images):
+    full = mnist.load(SHARED)
+    assert full.train_x.shape == (60_000, 784)
+    assert np.array_equal(full.test_x, images.test_x)
+    assert np.array_equal(full.test_y, images.test_y)
+    rows = np.sort(np.concatenate([np.flatnonzero(full.train_y == digit)[:600] for digit in range(10)]))
+    assert np.array_equal(full.train_x[rows], images.train_x)
+    assert np.array_equal(full.train_y[rows], images.train_y)
+
+
+def rows_of(x, mask):
+    return {row.tobytes() for row in np.asarray(x)[np.asarray(mask) > 0]}
+
+
+def test_agents_own_their_digits_and_share_no_image_with_the_tasks(images):
+    agents = mnist.agents(images, seed=3)
+    train, held = agents.data
+    assert agents.names == ("digits 012", "digits 789")
+    assert set(np.unique(train.y[0])) == {0, 1, 2}
+    assert set(np.unique(held.y[1])) == {7, 8, 9}
+    assert train.x.shape == (2, 400, 784)
+    assert held.x.shape == (2, 100, 784)
+    assert float(train.x.max()) == 1.0
+    tasks = mnist.new_tasks(20, images, seed=1)
+    assert tasks.support.x.shape == (20, 50, 784)
+    owned = rows_of(train.x, train.mask) | rows_of(held.x, held.mask)
+    support, query = rows_of(tasks.support.x, tasks.support.mask), rows_of(tasks.query.x, tasks.query.mask)
+    assert not owned & support
+    assert not owned & query
+    assert not support & query
+    for y in np.asarray(tasks.support.y):
+        assert np.bincount(y, minlength=10).tolist().count(10) == 5
+
+
+def test_seeds_change_the_agents_but_not_their_order(images):
+    one, two = mnist.agents(images, seed=0), mnist.agents(images, seed=1)
+    both = mnist.agents(images, seed=[0, 1])
+    assert not np.array_equal(one.data.train.x, two.data.train.x)
+    assert np.array_equal(both.data.train.x[1], two.data.train.x)
+    swapped = mnist.agents(images, [[7, 8, 9], [0, 1, 2]], seed=0)
+    assert np.array_equal(swapped.data.train.x[1], one.data.train.x[0])
+
+
+def test_bad_settings_are_refused(images):
+    with pytest.raises(InputError, match="fewer than 5000"):
+        mnist.agents(images, samples=5000)
+    with pytest.raises(InputError, match="digits of an agent"):
+        mnist.agents(images, [[0, 0]])
+    with pytest.raises(InputError, match="shots must be at most 300"):
+        mnist.new_tasks(1, images, shots=301)
+    with pytest.raises(InputError, match="ways 1 to 10"):
+        mnist.new_tasks(1, images, ways=11)
+
+
+def test_missing_and_corrupt_files_are_refused(tmp_path):
+    with pytest.raises(InputError, match="does not exist; the folder must hold"):
+        mnist.load(tmp_path)
+    for name in mnist.FILES:
+        (tmp_path / name).write_bytes(gzip.compress(b"not MNIST"))
+    with pytest.raises(InputError, match="is not the original file"):
+        mnist.load(tmp_path)
+
+
+def test_a_download_without_network_says_what_to_do(tmp_path, monkeypatch):
+    import pooch
+
+    def refuse(url, **_):
+        raise OSError("no network")
+
+    monkeypatch.setattr(pooch, "retrieve", refuse)
+    monkeypatch.setenv("FEWJOULE_CACHE", str(tmp_path))
+    with pytest.raises(InputError, match=r"could not be downloaded.*--data-dir"):
+        mnist.load(download=True)
