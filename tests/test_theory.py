@@ -63,7 +63,7 @@ def expected_loss(meta, centre, variance, steps, step):
 @pytest.mark.parametrize("steps", [0, 1, 10])
 @pytest.mark.parametrize("radius", [0.0, 0.01, 0.5, float("inf")])
 def test_it_cannot_beat_the_average_where_new_tasks_are_centred_on_it(world, steps, radius):
-    agents, optima, _ = world
+    _, optima, _ = world
     errors = 0.05 * np.random.default_rng(2).normal(size=(3, 4)).astype(np.float32)
     errors -= errors.mean(0)  # so that the average of the local models is the average of the optima
     centre = optima.mean(0)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
+from fewjoule.energy.presets import device, link
 from fewjoule.errors import InputError, unknown
 from fewjoule.methods import Method, method
 from fewjoule.models import Model, model_from_spec
@@ -175,6 +176,8 @@ class Study(_Table):
             )
         optimiser(self.local.optimiser, self.local.step)
         optimiser(self.evaluation.optimiser, self.evaluation.step)
+        link(self.energy.link)
+        device(self.energy.device)
         self.model.build()
         for entry in self.methods:
             try:
@@ -281,8 +284,8 @@ def _put(table: dict[str, Any], key: str, value: Any, where: str) -> None:
 
 
 def _explain(error: pydantic.ValidationError, table: dict[str, Any]) -> str:
-    """The first problem of a study file as one line with the cure."""
-    first = error.errors(include_url=False)[0]
+    """One problem of a study file as one line with the cure; a misspelt key before the key that it makes missing."""
+    first = min(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
     place = [str(p) for p in first["loc"]]
     if place[:2] in (["family", "sinusoid"], ["family", "mnist"]):
         place.pop(1)
