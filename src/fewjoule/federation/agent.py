@@ -1,0 +1,248 @@
+"""One agent's side of a run: bytes in, bytes out, state on disk before every answer.
+
+The agent calls the method's own functions, as the simulator does. Its state is written before its answer leaves, so a
+process that dies can be started again at any moment: a round already answered is answered again with the same bytes,
+a round not finished is computed again with the same random key.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fewjoule.errors import InputError
+from fewjoule.federation import wire
+from fewjoule.federation.spec import Contract, contract, leaves, read_spec, rebuild, received
+from fewjoule.federation.state import AGENT, State, read_state, write_state
+from fewjoule.federation.wire import Message, MessageError, Reading
+from fewjoule.local import check_fit, train_locally
+from fewjoule.methods.method import Broadcast, Method
+from fewjoule.models import Model
+from fewjoule.randomness import agent_id, key_for, round_key
+from fewjoule.tasks.samples import AgentData, Agents
+
+Meter = Callable[[Callable[[], Any]], tuple[Any, Reading]]
+"""Runs a piece of work and returns its result with joules, seconds, kind and source of what it cost."""
+
+Traffic = Callable[[], tuple[float, float]]
+"""Bytes that this process has sent to and received from the server so far."""
+
+
+def no_meter(work: Callable[[], Any]) -> tuple[Any, Reading]:
+    return work(), Reading()
+
+
+def no_traffic() -> tuple[float, float]:
+    return 0.0, 0.0
+
+
+class AgentRunner:
+    """An agent with its data, answering one run at a time. `own` is the model it trained before, if any."""
+
+    def __init__(
+        self,
+        name: str,
+        data: AgentData,
+        folder: Path,
+        *,
+        own: Array | None = None,
+        meter: Meter = no_meter,
+        traffic: Traffic = no_traffic,
+    ) -> None:
+        self.name, self.id = name, agent_id(name)
+        self._data, self._own, self._folder = data, own, folder
+        self._meter, self._traffic = meter, traffic
+        self._lock = threading.Lock()
+        self._contract: Contract | None = None
+
+    def agree(self, text: str) -> bytes:
+        """Take part in the run that this spec describes, from its state on disk if there is one."""
+        with self._lock:
+            self._agree(text)
+            return self._reply(wire.AGREE, 0, (), self._pretraining)
+
+    def handle(self, data: bytes) -> bytes:
+        """Answer one request of the server. A repeated one gets the same answer, a late one is refused."""
+        with self._lock:
+            if self._contract is None:
+                raise MessageError(f"agent {self.name!r} has agreed to no run yet.")
+            kind, round = wire.peek(data)
+            if kind == wire.AGREE:
+                raise MessageError("an agree message carries a spec, not arrays.")
+            spec = self._contract.spec
+            forms = self._contract.request_forms(kind)
+            message = wire.decode(data, kind=kind, run=spec.run, forms=forms, agent=0)
+            wire.check_values(message.arrays, spec.largest_rms * np.sqrt(self._contract.model.size))
+            if kind == wire.ROUND:
+                return self._round(round, message, hashlib.blake2b(data, digest_size=16).digest())
+            return self._once(kind, round, message)
+
+    def _agree(self, text: str) -> None:
+        spec = read_spec(text)
+        if self._contract is not None and self._contract.spec.run == spec.run:
+            return
+        if self.name not in spec.agents:
+            raise InputError(f"agent {self.name!r} is not one of this run: {', '.join(spec.agents)}.")
+        agreed = contract(spec)
+        one = Agents(jax.tree.map(lambda a: jnp.asarray(a)[None], self._data), (self.name,))
+        check_fit(agreed.model, one)
+        if agreed.method.needs_validation and not bool(self._data.validation.mask.sum() > 0):
+            raise InputError(
+                f"{agreed.method.name} needs validation samples; put x_test and y_test into "
+                f"the data of agent {self.name!r}."
+            )
+        self._folder_of_run = self._folder / spec.run.hex()
+        local, self._pretraining = self._local(agreed, one)
+        self._local_model = local
+        saved = read_state(self._folder_of_run / "agent.state", AGENT, spec.run)
+        if saved is None:
+            self._state = agreed.method.agent_init(local, self._uploaded(agreed, local)[0])
+            self._done, self._answered, self._answer = -1, b"", b""
+        else:
+            self._state = rebuild(
+                agreed.agent_state, [saved.arrays[f"state{i}"] for i in range(saved.values["leaves"])]
+            )
+            self._done = int(saved.values["round"])
+            self._answered = bytes.fromhex(saved.values["answered"])
+            self._answer = saved.arrays["answer"].tobytes()
+        self._root = key_for(spec.seed, "round")
+        self._contract = agreed
+
+    def _local(self, agreed: Contract, one: Agents) -> tuple[Array, Reading]:
+        """The agent's own model: given by its owner, or trained here once; kept for the whole run."""
+        spec, path = agreed.spec, self._folder_of_run / "local.state"
+        if agreed.method.start == "random" and not agreed.method.needs_local:
+            return jnp.zeros(agreed.model.size), Reading()
+        saved = read_state(path, AGENT, spec.run)
+        if saved is not None:
+            return jnp.asarray(saved.arrays["model"]), Reading(*saved.values["reading"])
+        if self._own is not None:
+            if self._own.shape != (agreed.model.size,):
+                raise InputError(
+                    f"agent {self.name!r} brings a model of {self._own.size} weights, the run's {agreed.model} "
+                    f"has {agreed.model.size}; give a model of the run's architecture."
+                )
+            local, reading = self._own, Reading()
+        else:
+            readings = []
+
+            def around(work: Callable[[], Any]) -> Any:
+                result, spent = self._meter(work)
+                readings.append(spent)
+                return result
+
+            trained = train_locally(agreed.model, one, seed=spec.seed, around=around, **spec.local)
+            reading = readings[-1]
+            local = trained.models[0]
+        if not bool(jnp.isfinite(local).all()):
+            raise InputError(f"the local model of agent {self.name!r} is not finite; lower the step of its training.")
+        write_state(path, AGENT, spec.run, State({"reading": list(reading)}, {"model": np.asarray(local)}))
+        return local, reading
+
+    def _uploaded(self, agreed: Contract, local: Array) -> tuple[Array, float]:
+        """The local model as the server gets it, and the bytes charged for it."""
+        if agreed.method.upload is None or agreed.method.start == "random":
+            return local, 4.0 * agreed.model.size
+        common = agreed.model.init(key_for(agreed.spec.seed, "start"))
+        key = jax.random.fold_in(key_for(agreed.spec.seed, "codec"), self.id)
+        upload = agreed.method.upload(local, common, key)
+        return upload.model, float(upload.size_bytes)
+
+    def _round(self, round: int, message: Message, digest: bytes) -> bytes:
+        assert self._contract is not None
+        if round == self._done:
+            if digest != self._answered:
+                raise MessageError(f"round {round} was already answered to another broadcast.")
+            return self._answer
+        if round < self._done:
+            raise MessageError(f"round {round} is late: agent {self.name!r} has finished round {self._done}.")
+        agreed = self._contract
+        broadcast = received(agreed, message.arrays)
+        key = round_key(self._root, round, self.id)
+        run = _compiled(_step, (agreed.method, agreed.model), (self._state, broadcast, self._data, key))
+        (state, reply, info), reading = self._meter(run)
+        arrays = leaves(reply)
+        model = np.asarray(info.model)
+        reading = reading._replace(
+            loss=float(info.loss),
+            distance=float(np.linalg.norm(model - message.arrays[0])),
+            active=float(info.active),
+            charged_bytes=float(sum(a.nbytes for a in arrays) if info.size_bytes is None else info.size_bytes),
+            sends_model=len(arrays) == 1 and np.array_equal(arrays[0], model),
+        )
+        answer = self._reply(wire.ROUND, round, arrays, reading)
+        kept = leaves(state)
+        values = {
+            "agent": self.name,
+            "round": round,
+            "key": np.asarray(jax.random.key_data(key)).tolist(),
+            "answered": digest.hex(),
+            "leaves": len(kept),
+        }
+        stored = {"answer": np.frombuffer(answer, np.uint8)} | {f"state{i}": a for i, a in enumerate(kept)}
+        write_state(self._folder_of_run / "agent.state", AGENT, self._contract.spec.run, State(values, stored))
+        self._state, self._done, self._answered, self._answer = state, round, digest, answer
+        return answer
+
+    def _once(self, kind: int, round: int, message: Message) -> bytes:
+        """Requests that change nothing: the local model, the probe, the losses at the end."""
+        assert self._contract is not None
+        agreed = self._contract
+        if kind == wire.UPLOAD:
+            upload, charged = self._uploaded(agreed, self._local_model)
+            return self._reply(kind, round, (np.asarray(upload),), Reading(charged_bytes=charged))
+        if kind == wire.PROBE:
+            if agreed.method.probe is None:
+                raise MessageError(f"{agreed.method.name} has no probe.")
+            key = jax.random.fold_in(key_for(agreed.spec.seed, "probe"), self.id)
+            start = jnp.asarray(message.arrays[0])
+            found, reading = self._meter(_compiled(_probe, (agreed.method, agreed.model), (start, self._data, key)))
+            probe = leaves(found)
+            reading = reading._replace(charged_bytes=float(sum(a.nbytes for a in probe)))
+            return self._reply(kind, round, probe, reading)
+        pair = jnp.stack([jnp.asarray(a) for a in message.arrays])
+        losses, reading = self._meter(_compiled(_losses, (agreed.model,), (pair, self._data)))
+        return self._reply(kind, round, (np.asarray(losses, np.float32),), reading)
+
+    def _reply(self, kind: int, round: int, arrays: tuple[np.ndarray, ...], reading: Reading) -> bytes:
+        assert self._contract is not None
+        sent, received = self._traffic()
+        reading = reading._replace(bytes_sent=sent, bytes_received=received)
+        return wire.encode(Message(kind, self._contract.spec.run, round, self.id, arrays, reading))
+
+
+# Compiled once per method and model in a process, and before the meter starts: compiling is not what a device spends.
+_programs: dict[Any, Any] = {}
+
+
+def _compiled(program: Any, static: tuple[Any, ...], arrays: tuple[Any, ...]) -> Callable[[], Any]:
+    """A call of the compiled program that waits for its result."""
+    shapes = jax.tree.map(lambda a: (jnp.shape(a), jnp.result_type(a)), arrays)
+    leaves, structure = jax.tree.flatten(shapes)
+    key = (program, static, structure, tuple(leaves))
+    if key not in _programs:
+        _programs[key] = program.lower(*static, *arrays).compile()
+    return lambda: jax.block_until_ready(_programs[key](*arrays))  # type: ignore[no-untyped-call]
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _step(method: Method, model: Model, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Any:
+    return method.agent(model.loss, state, broadcast, data, key)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _probe(method: Method, model: Model, start: Array, data: AgentData, key: Array) -> Any:
+    assert method.probe is not None
+    return method.probe(model.loss, start, data, key)
+
+
+@partial(jax.jit, static_argnums=0)
+def _losses(model: Model, vectors: Array, data: AgentData) -> Array:
+    return jax.vmap(lambda vector: model.loss(vector, data.train))(vectors)

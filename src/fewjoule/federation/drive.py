@@ -1,0 +1,152 @@
+"""The loop of a run over any channel: ask, take answers, apply the absence policy, go on.
+
+A channel carries bytes to named agents and back. It says for each agent that did not answer whether the agent refused
+(and why) or was not heard; the loop asks again while the agent is alive, because asking twice changes nothing.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from fewjoule.federation.server import ServerRunner
+from fewjoule.federation.wire import KINDS, MessageError
+
+FIRST_WAIT_SECONDS = 5.0
+LONGEST_WAIT_SECONDS = 60.0
+
+
+class Answers(NamedTuple):
+    """Bytes by agent; and for agents that answered with an error, its text. Others were not heard."""
+
+    replies: dict[str, bytes]
+    errors: dict[str, str]
+
+
+class Channel(Protocol):
+    def agree(self, names: Iterable[str], spec: str, timeout_seconds: float) -> Answers: ...
+
+    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers: ...
+
+    def alive(self, names: Iterable[str]) -> set[str]: ...
+
+
+class Outcome(NamedTuple):
+    """How a drive ended: `complete`; `paused` (go on from the state when `missing` are back); or `stopped`."""
+
+    status: str
+    reason: str
+    missing: tuple[str, ...] = ()
+
+
+def drive(
+    server: ServerRunner,
+    channel: Channel,
+    *,
+    report: Callable[[str], None] = lambda line: None,
+    asked_to_stop: Callable[[], str] = lambda: "",
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Run `server` to its end over `channel`, or to where the policy stops it. `asked_to_stop` gives a reason or ""."""
+    driver = _Driver(server, channel, report, clock)
+    if server.complete:
+        return Outcome("complete", "the run was complete before")
+    outcome = driver.agree()
+    while outcome is None and not server.complete:
+        reason = asked_to_stop()
+        if reason:
+            return Outcome("paused", reason)
+        outcome = driver.exchange()
+    return Outcome("complete", "all exchanges done") if outcome is None else outcome
+
+
+class _Driver:
+    def __init__(
+        self, server: ServerRunner, channel: Channel, report: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
+        self.server, self.spec, self.channel = server, server.spec, channel
+        self.report, self.clock = report, clock
+        self.gone: dict[str, str] = {}  # agents that cannot take part any more in this drive, with the reason
+
+    def agree(self) -> Outcome | None:
+        text = self.spec.text()
+        absent, refused = self._collect(
+            set(self.spec.agents),
+            lambda names, timeout: self.channel.agree(names, text, timeout),
+            self.server.accept_agreement,
+        )
+        self.gone = {**absent, **refused}
+        return self._judge("agreement", self.spec.agents, absent, refused)
+
+    def exchange(self) -> Outcome | None:
+        kind, round = self.server.at
+        what = f"round {round}" if KINDS[kind] == "round" else KINDS[kind]
+        due = self.server.due()
+        request = self.server.request()
+        absent, refused = self._collect(
+            set(due) - set(self.gone),
+            lambda names, timeout: self.channel.call(names, request, timeout),
+            self.server.accept,
+        )
+        self.gone |= {name: reason for name, reason in absent.items() if reason != _LATE}
+        absent |= {name: reason for name, reason in self.gone.items() if name in due}
+        outcome = self._judge(what, due, absent, refused)
+        if outcome is None:
+            self.server.finish({**absent, **refused})
+        return outcome
+
+    def _collect(
+        self,
+        due: set[str],
+        ask: Callable[[Iterable[str], float], Answers],
+        accept: Callable[[str, bytes], None],
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Ask until all answered, or are gone, or the deadline is over; who is absent and who was refused, and why."""
+        absent: dict[str, str] = {}
+        refused: dict[str, str] = {}
+        deadline = self.clock() + self.spec.deadline_seconds
+        patience = FIRST_WAIT_SECONDS
+        while due:
+            remaining = deadline - self.clock()
+            waits = self.spec.policy == "wait"
+            if remaining <= 0 and not waits:
+                absent |= dict.fromkeys(due, _LATE)
+                break
+            timeout = patience if waits else min(patience, max(remaining, 0.05))
+            answers = ask(sorted(due), timeout)
+            for name, data in answers.replies.items():
+                if name not in due:
+                    continue
+                due.discard(name)
+                try:
+                    accept(name, data)
+                except MessageError as error:
+                    refused[name] = str(error)
+            for name, error_text in answers.errors.items():
+                if name in due:
+                    due.discard(name)
+                    refused[name] = error_text
+            lost = due - self.channel.alive(sorted(due)) if due else set()
+            absent |= dict.fromkeys(lost, "not reachable")
+            due -= lost
+            patience = min(2 * patience, LONGEST_WAIT_SECONDS)
+        for name, reason in sorted({**absent, **refused}.items()):
+            self.report(f"agent {name}: {reason}")
+        return absent, refused
+
+    def _judge(self, what: str, due: Iterable[str], absent: dict[str, str], refused: dict[str, str]) -> Outcome | None:
+        """What the policy makes of those missing; None to go on without them."""
+        missing = tuple(sorted({*absent, *refused}))
+        if not missing:
+            return None
+        reasons = "; ".join(f"agent {name}: {reason}" for name, reason in sorted({**absent, **refused}.items()))
+        present = len(set(due)) - len(missing)
+        needed = min(self.spec.quorum, len(set(due)))
+        if self.spec.policy == "skip" and present >= needed:
+            self.report(f"{what}: going on with {present} agents, without {', '.join(missing)}")
+            return None
+        if self.spec.policy == "stop" or refused:
+            return Outcome("stopped", f"{what}: {reasons}", missing)
+        return Outcome("paused", f"{what}: waiting for {', '.join(missing)} ({reasons})", missing)
+
+
+_LATE = "did not answer before the deadline"

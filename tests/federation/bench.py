@@ -1,0 +1,58 @@
+"""Three small agents and a way to run a federation of them in this process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax import Array
+
+from fewjoule import METHODS, Agents, Model, method
+from fewjoule.federation.agent import AgentRunner
+from fewjoule.federation.channel import LocalChannel
+from fewjoule.federation.drive import Outcome, drive
+from fewjoule.federation.server import ServerRunner
+from fewjoule.federation.spec import Spec
+
+NAMES = ("north", "south", "west")
+SHORT: dict[str, dict[str, Any]] = {
+    name: {} if name in ("average", "local", "random") else {"rounds": 4, "batch": 8} for name in METHODS
+}
+# conjugate gradients on a badly conditioned system amplify rounding without bound; this one is well conditioned
+SHORT["imaml"] |= {"regularisation": 50.0, "inner_steps": 5, "cg_steps": 3}
+
+
+@dataclass
+class Bench:
+    """Agents with equal numbers of samples, and folders for everybody's state."""
+
+    model: Model
+    agents: Agents
+    local: Array
+    folder: Path
+
+    def spec(self, name: str = "meta_backward", **changes: Any) -> Spec:
+        settings = {**SHORT.get(name, {}), **changes.pop("settings", {})}
+        return Spec(
+            method=method(name, **settings).describe(),
+            model={"spec": self.model.spec, "init": "glorot", "loss": "mse"},
+            agents=changes.pop("agents", NAMES),
+            deadline_seconds=changes.pop("deadline_seconds", 0.2),
+            **changes,
+        )
+
+    def agent(self, name: str, **changes: Any) -> AgentRunner:
+        i = NAMES.index(name)
+        data = jax.tree.map(lambda a: a[i], self.agents.data)
+        own = changes.pop("own", self.local[i])
+        return AgentRunner(name, data, self.folder / name, own=own, **changes)
+
+    def channel(self, *names: str) -> LocalChannel:
+        return LocalChannel({name: self.agent(name) for name in names or NAMES})
+
+    def server(self, spec: Spec) -> ServerRunner:
+        return ServerRunner(spec, self.folder / "server")
+
+    def run(self, spec: Spec, **kwargs: Any) -> tuple[ServerRunner, Outcome]:
+        server = self.server(spec)
+        return server, drive(server, kwargs.pop("channel", None) or self.channel(), **kwargs)

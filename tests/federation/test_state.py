@@ -1,0 +1,144 @@
+"""State files: whole or not at all, and never used when anything about them is wrong."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fewjoule.federation import state as module
+from fewjoule.federation.state import AGENT, SERVER, State, StateError, pack, read_state, unpack, write_state
+
+RUN, OTHER = b"r" * 16, b"o" * 16
+STATE = State({"round": 3, "name": "north"}, {"model": np.arange(20, dtype=np.float32), "n": np.int64(4)})
+
+
+def same(a: State, b: State) -> bool:
+    return a.values == b.values and all(np.array_equal(a.arrays[k], b.arrays[k]) for k in a.arrays)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "agent.state"
+    assert read_state(path, AGENT, RUN) is None
+    write_state(path, AGENT, RUN, STATE)
+    back = read_state(path, AGENT, RUN)
+    assert back is not None
+    assert same(back, STATE)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [p.name for p in path.parent.iterdir()] == ["agent.state"]
+
+
+@pytest.mark.parametrize("at", ["write", "fsync", "replace"])
+def test_a_death_while_writing_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    path = tmp_path / "agent.state"
+    write_state(path, AGENT, RUN, STATE)
+
+    def die(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    if at == "write":
+        real = os.fdopen
+
+        def half(descriptor: int, mode: str) -> Any:
+            file = real(descriptor, mode)
+            file.write(b"FJST half a file")
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(module.os, "fdopen", half)
+    else:
+        monkeypatch.setattr(module.os, at, die)
+    with pytest.raises(KeyboardInterrupt):
+        write_state(path, AGENT, RUN, State({"round": 4}, {}))
+    monkeypatch.undo()
+    back = read_state(path, AGENT, RUN)
+    assert back is not None
+    assert same(back, STATE)
+
+
+def test_left_overs_of_a_killed_writer_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "agent.state"
+    write_state(path, AGENT, RUN, STATE)
+    (tmp_path / ".agent.state.99.new").write_bytes(b"half")
+    back = read_state(path, AGENT, RUN)
+    assert back is not None
+    assert same(back, STATE)
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_any_change_is_refused(data: st.DataObject) -> None:
+    good = pack(AGENT, RUN, STATE)
+    kind = data.draw(st.sampled_from(["flip", "cut", "grow", "noise"]))
+    if kind == "flip":
+        at, bit = data.draw(st.integers(0, len(good) - 1)), data.draw(st.integers(0, 7))
+        bad = good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :]
+    elif kind == "cut":
+        bad = good[: data.draw(st.integers(0, len(good) - 1))]
+    elif kind == "grow":
+        bad = good + data.draw(st.binary(min_size=1, max_size=100))
+    else:
+        bad = data.draw(st.binary(max_size=400))
+    with pytest.raises(ValueError, match=r"\w+ \w+"):
+        unpack(bad, AGENT, RUN)
+
+
+@pytest.mark.parametrize(
+    ("role", "run", "words"),
+    [(SERVER, RUN, "it is an agent's state, not the server's state"), (AGENT, OTHER, "it belongs to run")],
+)
+def test_a_state_of_another_place_is_refused(tmp_path: Path, role: int, run: bytes, words: str) -> None:
+    path = tmp_path / "agent.state"
+    write_state(path, AGENT, RUN, STATE)
+    with pytest.raises(StateError, match=words):
+        read_state(path, role, run)
+
+
+def test_a_damaged_file_is_named_with_the_cure(tmp_path: Path) -> None:
+    path = tmp_path / "agent.state"
+    write_state(path, AGENT, RUN, STATE)
+    body = bytearray(path.read_bytes())
+    body[60] ^= 1
+    path.write_bytes(body)
+    with pytest.raises(StateError, match=r"agent\.state .* refused: it is damaged.*put back a good copy"):
+        read_state(path, AGENT, RUN)
+
+
+def test_another_release_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "agent.state"
+    monkeypatch.setattr("fewjoule._version.__version__", "0.0.0")
+    write_state(path, AGENT, RUN, STATE)
+    monkeypatch.undo()
+    with pytest.raises(StateError, match=r"written by fewjoule 0\.0\.0"):
+        read_state(path, AGENT, RUN)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [],
+        {"values": 1},
+        {"fewjoule": "VERSION", "values": {}, "arrays": [["a", "float32", [10**12]]]},
+        {"fewjoule": "VERSION", "values": {}, "arrays": [["a", "object", [1]]]},
+        {"fewjoule": "VERSION", "values": {}, "arrays": [["a", "float32", [-1]]]},
+        {"fewjoule": "VERSION", "values": {}, "arrays": [["a"]]},
+        {"fewjoule": "VERSION", "values": {}, "arrays": 5},
+        {"fewjoule": "VERSION", "values": {}},
+    ],
+)
+def test_a_well_signed_file_with_a_wrong_header_is_refused(tmp_path: Path, header: Any) -> None:
+    import hashlib
+
+    from fewjoule._version import __version__
+
+    text = json.dumps(header).replace("VERSION", __version__).encode()
+    body = module._HEAD.pack(b"FJST", 1, AGENT, RUN, len(text)) + text + bytes(8)
+    path = tmp_path / "agent.state"
+    path.write_bytes(body + hashlib.blake2b(body, digest_size=32).digest())
+    with pytest.raises(StateError, match="refused"):
+        read_state(path, AGENT, RUN)
