@@ -103,7 +103,8 @@ def test_require_measured_fails_with_reason_and_cure(tmp_path, no_accelerator):
     ("virtual", "container", "system", "cure"),
     [
         (True, False, "Linux", "a virtual machine has no energy counters"),
-        (True, True, "Linux", "-v /sys/devices/virtual/powercap:/powercap:ro"),
+        (True, True, "Linux", "a virtual machine has no energy counters"),
+        (False, True, "Linux", "-v /sys/devices/virtual/powercap:/powercap:ro"),
         (False, False, "Linux", "sudo modprobe intel_rapl_msr"),
         (False, False, "Darwin", r"pip install 'fewjoule\[zeus\]'|install 'fewjoule\[zeus\]' for Apple"),
     ],

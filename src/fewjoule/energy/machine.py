@@ -34,11 +34,11 @@ def powercap_cure(error: OSError | None) -> str:
         return "the kernel's powercap files are not complete here; run on the host itself."
     if platform.system() != "Linux":
         return f"powercap is Linux only and this is {platform.system()}; install 'fewjoule[zeus]' for Apple silicon."
+    if in_virtual_machine():
+        return "a virtual machine has no energy counters; run on the host itself, or accept a model."
     if in_container():
         return (
             "a container does not see the host's counters unless they are handed in: run it with "
             "-v /sys/devices/virtual/powercap:/powercap:ro and read them from /powercap/intel-rapl."
         )
-    if in_virtual_machine():
-        return "a virtual machine has no energy counters; run on the host itself, or accept a model."
     return "load the driver with: sudo modprobe intel_rapl_msr (Linux 3.13 for Intel, 5.8 for AMD)."

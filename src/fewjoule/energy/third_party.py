@@ -5,6 +5,7 @@ Elgabli et al. 2021 measured with (`pip install 'fewjoule[pyrapl]'`); prefer `Po
 counters and knows what to do when they wrap.
 """
 
+import logging
 from typing import Any
 
 from fewjoule.energy.meters import Clock, NoMeterError, Reading
@@ -70,14 +71,17 @@ class PyraplMeter:
     kind, scope = "measured", "package"
 
     def __init__(self) -> None:
+        logging.disable(logging.WARNING)  # on import it warns of a database driver that nobody asked for
         try:
             import pyRAPL
         except ImportError as error:
             raise NoMeterError("pyRAPL is not installed; pip install 'fewjoule[pyrapl]'.") from error
+        finally:
+            logging.disable(logging.NOTSET)
         try:
             self._sensor = pyRAPL.Sensor()
         except (OSError, pyRAPL.PyRAPLException) as error:
-            raise NoMeterError(f"pyRAPL cannot read this machine ({type(error).__name__} {error}).") from error
+            raise NoMeterError(f"pyRAPL cannot read this machine's counters ({type(error).__name__}).") from error
         self.source, self._clock = "pyRAPL", Clock()
         self._begin: list[float] = []
 
