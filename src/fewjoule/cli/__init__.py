@@ -4,11 +4,8 @@ import sys
 
 import typer
 
-<<<<<<< HEAD
 from fewjoule.cli import run
-=======
 from fewjoule.cli.doctor import doctor
->>>>>>> dd2baaa (Add fewjoule doctor, the page on energy and the cost of a meter)
 from fewjoule.errors import InputError
 
 app = typer.Typer(
@@ -24,11 +21,8 @@ def _root() -> None:
     """Federated meta-learning that counts its energy."""
 
 
-<<<<<<< HEAD
 app.command()(run.run)
-=======
 app.command()(doctor)
->>>>>>> dd2baaa (Add fewjoule doctor, the page on energy and the cost of a meter)
 
 
 def main() -> None:
