@@ -1,16 +1,13 @@
 """`fewjoule doctor` as a user runs it: what it says, and exit code 0 only where a run would work."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fewjoule import cache
-from fewjoule.cli import app
+from fewjoule.cli import app, doctor
 from fewjoule.energy import NoMeterError, choice
-
-module = sys.modules["fewjoule.cli.doctor"]  # the command of the same name hides it
 
 
 @pytest.fixture
@@ -19,7 +16,7 @@ def run(monkeypatch, tmp_path):
         raise NoMeterError("no accelerator in this test.")
 
     monkeypatch.setattr(choice, "ZeusMeter", absent)
-    monkeypatch.setattr(module, "_small_run", lambda: "left out in this test")
+    monkeypatch.setattr(doctor, "_small_run", lambda: "left out in this test")
     monkeypatch.setattr(cache, "use_compile_cache", lambda: cache.cache_dir() / "jax")  # a global setting
     monkeypatch.setenv("FEWJOULE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -69,11 +66,11 @@ def test_a_run_that_fails_is_a_problem(run, tmp_path, monkeypatch):
     def broken():
         raise RuntimeError("no such device")
 
-    monkeypatch.setattr(module, "_small_run", broken)
+    monkeypatch.setattr(doctor, "_small_run", broken)
     result = run("--powercap", str(tmp_path / "none"))
     assert result.exit_code == 1
     assert "a small run  PROBLEM: RuntimeError: no such device" in result.stdout
 
 
 def test_the_small_run_works_here():
-    assert module._small_run().startswith("works: ")
+    assert doctor._small_run().startswith("works: ")

@@ -4,8 +4,7 @@ import sys
 
 import typer
 
-from fewjoule.cli import run
-from fewjoule.cli.doctor import doctor
+from fewjoule.cli import doctor, run
 from fewjoule.errors import InputError
 
 app = typer.Typer(
@@ -22,7 +21,7 @@ def _root() -> None:
 
 
 app.command()(run.run)
-app.command()(doctor)
+app.command()(doctor.doctor)
 
 
 def main() -> None:
