@@ -4,6 +4,7 @@ From a study's energy settings to readings (plain tables, for the parts) and FLO
 the ledger.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -49,22 +50,26 @@ class StudyMeter:
     def read(self, job: Callable[[Around], Result], flops: int | None) -> tuple[Result, dict[str, Any]]:
         """Run a job that hands its execution to the meter; `flops` are its operations, where they are known.
 
-        An execution shorter than `SHORTEST_SECONDS` is repeated until it has lasted that long, and the mean is taken.
+        An execution shorter than `SHORTEST_SECONDS` is repeated within one window until that has passed, since a
+        counter moves every millisecond at best; the mean is taken.
         """
-        readings: list[Reading] = []
+        readings: list[tuple[Reading, int]] = []
 
         def around(execute: Execute) -> Any:
+            self._meter.start()
+            begin, runs = time.perf_counter(), 0
             while True:
-                self._meter.start()
                 result = execute()
-                readings.append(self._meter.stop())
-                if self._by_operations or sum(r.seconds for r in readings) >= SHORTEST_SECONDS:
+                runs += 1
+                if self._by_operations or time.perf_counter() - begin >= SHORTEST_SECONDS:
+                    readings.append((self._meter.stop(), runs))
                     return result
 
         result = job(around)
+        assert readings, "a job hands its execution to the meter"
         mean = {
-            "joules": sum(r.joules for r in readings) / len(readings),
-            "seconds": sum(r.seconds for r in readings) / len(readings),
+            "joules": sum(reading.joules / runs for reading, runs in readings),
+            "seconds": sum(reading.seconds / runs for reading, runs in readings),
             "kind": self._meter.kind,
             "source": self._meter.source,
         }
