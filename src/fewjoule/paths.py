@@ -5,30 +5,33 @@ from typing import Any
 
 import numpy as np
 
-from fewjoule.simulate import Run
-
 MOST_POINTS = 51
 
+Array = np.ndarray[Any, Any]
 Row = tuple[str, str, int, float, float]
 
 
-def principal_paths(runs: Mapping[str, Run], agents: Sequence[str], local: np.ndarray[Any, Any]) -> list[Row]:
-    """Rows (method, agent, round, pc1, pc2) from runs with kept paths; agent "" is the server's model.
+def kept_rounds(rounds: int) -> Array:
+    """The rounds whose models are drawn: 0 (the start), the last, and evenly between, about `MOST_POINTS` in all."""
+    return np.unique(np.linspace(0, rounds, min(MOST_POINTS, rounds + 1)).round().astype(int))
 
-    The plane is common to all methods and goes through the mean of all points; round 0 is the start, where the agents
-    stand at their own models `local` [agents, d]. Long runs are thinned to about `MOST_POINTS` rounds.
+
+def principal_paths(paths: Mapping[str, tuple[Array, Array, Array]], agents: Sequence[str], local: Array) -> list[Row]:
+    """Rows (method, agent, round, pc1, pc2); agent "" is the server's model.
+
+    `paths` has for each method the rounds [kept], the server's models then [kept, d] and the agents' models
+    [kept - 1, agents, d] in all but the first. In round 0 the agents stand at their own models `local` [agents, d].
+    The plane is common to all methods and goes through the mean of all points.
     """
     labels: list[tuple[str, str, int]] = []
-    points: list[np.ndarray[Any, Any]] = []
-    for method, run in runs.items():
-        server, models = np.asarray(run.meta_path), np.asarray(run.agent_path)
-        kept = np.unique(np.linspace(0, len(models), min(MOST_POINTS, len(models) + 1)).round().astype(int))
-        for round_ in kept:
+    points: list[Array] = []
+    for method, (rounds, server, models) in paths.items():
+        for at, round_ in enumerate(rounds):
             labels.append((method, "", int(round_)))
-            points.append(server[round_])
+            points.append(server[at])
             for i, agent in enumerate(agents):
                 labels.append((method, agent, int(round_)))
-                points.append(local[i] if round_ == 0 else models[round_ - 1, i])
+                points.append(local[i] if at == 0 else models[at - 1, i])
     if not points:
         return []
     table = np.asarray(points, np.float64)

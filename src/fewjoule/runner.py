@@ -25,9 +25,9 @@ from fewjoule.errors import InputError
 from fewjoule.local import Local, train_locally
 from fewjoule.models import Model
 from fewjoule.parts import PATHS, PRETRAINING, Part, Parts, method_part
-from fewjoule.paths import principal_paths
+from fewjoule.paths import kept_rounds, principal_paths
 from fewjoule.run_folder import write_run_folder
-from fewjoule.simulate import DivergedWarning, Run, Simulation, simulate
+from fewjoule.simulate import DivergedWarning, Simulation
 from fewjoule.study import MethodEntry, Study, make_study, read_toml
 from fewjoule.study_energy import StudyMeter, adaptation_flops, method_flops, pretraining_flops
 from fewjoule.tasks.samples import Agents, Tasks
@@ -135,7 +135,7 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> None:
 
     if PATHS not in parts:
         progress.stage("paths", 1)
-        parts.save(PATHS, _paths(prepared, models))
+        parts.save(PATHS, _paths(prepared, local, parts))
         progress.advance(1)
     progress.stage("run folder", 1)
     write_run_folder(folder, prepared.study, model, agents, data, parts)
@@ -174,7 +174,11 @@ def _run_methods(prepared: Prepared, models: jax.Array, meter: StudyMeter, parts
     left = [entry for entry in study.methods if method_part(entry.name) not in parts]
     if not left:
         return
-    ready = {e.name: Simulation(e.build(), model, agents, models, seed=list(study.seeds)) for e in left}
+    drawn = _drawn(study)
+    ready = {
+        e.name: Simulation(e.build(), model, agents, models, seed=list(study.seeds), keep_paths=e.name in drawn)
+        for e in left
+    }
     progress.stage("compiling", len(left) + 1)
     jobs = [simulation.compile for simulation in ready.values()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -211,6 +215,10 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
         "start_loss": run.start_loss, "final_loss": run.final_loss,
         **{f"trace_{name}": value for name, value in run.trace._asdict().items()},
     }  # fmt: skip
+    if run.meta_path is not None and run.agent_path is not None:
+        rounds = kept_rounds(simulation.method.rounds)
+        arrays |= {"path_rounds": rounds, "meta_path": run.meta_path[0][rounds]}
+        arrays["agent_path"] = run.agent_path[0][rounds[1:] - 1]
     facts = {"computation": computation if simulation.method.rounds else None, "adaptation": adaptation, "flops": flops}
     facts["adaptation_flops"] = each
     return Part({name: np.asarray(value) for name, value in arrays.items()}, facts)
@@ -221,18 +229,17 @@ def _evaluate(prepared: Prepared, metas: jax.Array) -> Any:
     return adapt(prepared.model, metas, prepared.tasks, steps=e.steps, step=e.step, optimiser=e.optimiser)
 
 
-def _paths(prepared: Prepared, models: jax.Array) -> Part:
+def _drawn(study: Study) -> set[str]:
+    """The names of the methods whose agents' paths are drawn: the first of each kind."""
+    first = {entry.method: entry.name for entry in reversed(study.methods) if entry.method in PATH_METHODS}
+    return set(first.values())
+
+
+def _paths(prepared: Prepared, local: Part, parts: Parts) -> Part:
     """The agents' paths of the first seed, in the plane of their first two principal components."""
-    study, agents = prepared.study, prepared.agents
-    first = study.seeds[0]
-    own = Agents(jax.tree.map(lambda a: a[0], agents.data), agents.names)
-    runs: dict[str, Run] = {}
-    kinds: set[str] = set()
-    for entry in study.methods:
-        if entry.method in PATH_METHODS and entry.method not in kinds:
-            kinds.add(entry.method)
-            run = simulate(entry.build(), prepared.model, own, models[0], seed=first, keep_paths=True)
-            if not bool(run.diverged):
-                runs[entry.name] = run
-    rows = principal_paths(runs, agents.names, np.asarray(models[0]))
+    kept = {name: parts.load(method_part(name)).arrays for name in sorted(_drawn(prepared.study))}
+    paths = {
+        name: (a["path_rounds"], a["meta_path"], a["agent_path"]) for name, a in kept.items() if not a["diverged"][0]
+    }
+    rows = principal_paths(paths, prepared.agents.names, local.arrays["models"][0])
     return Part({"pc": np.asarray([row[3:] for row in rows], np.float32)}, {"rows": [row[:3] for row in rows]})
