@@ -8,6 +8,9 @@ from fewjoule.errors import InputError, unknown
 from fewjoule.methods.average import average, local_model, random_start
 from fewjoule.methods.coded import CODED_SETTINGS, with_codec
 from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
+from fewjoule.methods.fedavgm import fedavgm
+from fewjoule.methods.fedexp import fedexp
+from fewjoule.methods.fisher import fisher
 from fewjoule.methods.imaml import imaml
 from fewjoule.methods.maml import fomaml, maml
 from fewjoule.methods.meta_backward import Schedule, meta_backward
@@ -20,6 +23,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedsgd": fedsgd,
     "fedavg": fedavg,
     "reptile": reptile,
+    "fedavgm": fedavgm,
+    "fedexp": fedexp,
+    "fisher": fisher,
     "maml": maml,
     "fomaml": fomaml,
     "imaml": imaml,
@@ -58,7 +64,10 @@ __all__ = [
     "Schedule",
     "average",
     "fedavg",
+    "fedavgm",
+    "fedexp",
     "fedsgd",
+    "fisher",
     "fomaml",
     "imaml",
     "local_model",

@@ -3,6 +3,7 @@
     up      the difference of an agent's message from what both ends know, the last broadcast (a method that sends
             gradients sends them as they are)
     first   the difference of an agent's own model from the common random start, before the first round
+            (numbers beside the vector, such as FedExP's norm, go as float32)
     down    the difference of the server's model from the broadcast before
 
 With error feedback (Seide et al. 2014, "1-Bit Stochastic Gradient Descent"; Karimireddy et al. 2019, "Error Feedback
@@ -70,10 +71,10 @@ def with_codec(
         if remembers:
             leaves[0] = leaves[0] + lost
         keys = jax.random.split(jax.random.fold_in(key, CODEC_STREAM), len(leaves))
-        coded = [sent.apply(leaf, k) for leaf, k in zip(leaves, keys, strict=True)]
+        coded = [sent.apply(x, k) if x.ndim else (x, x, 4) for x, k in zip(leaves, keys, strict=True)]
         if remembers:
             lost = leaves[0] - coded[0][0]
-        info = info._replace(packed=[c[1] for c in coded], size_bytes=jnp.stack([c[2] for c in coded]).sum())
+        info = info._replace(packed=[c[1] for c in coded], size_bytes=jnp.asarray(sum(c[2] for c in coded)))
         return (inner, lost), jax.tree.unflatten(tree, [c[0] for c in coded]), info
 
     def tell(inner: Any, broadcast: Broadcast, known: Array, told: Array) -> tuple[Any, Broadcast]:
