@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fewjoule.cli import doctor, run
+from fewjoule.cli import doctor, report, run
 from fewjoule.errors import InputError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ def _root() -> None:
 
 app.command()(run.run)
 app.command()(doctor.doctor)
+app.command()(report.report)
 
 
 def main() -> None:

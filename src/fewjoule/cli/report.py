@@ -1,0 +1,16 @@
+"""`fewjoule report`: the figures and the page of a finished run, made again from its folder alone."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A run folder, as `fewjoule run` writes it.", show_default=False)],
+) -> None:
+    """Make the figures and the page of a run again, from its folder alone."""
+    from fewjoule.report import write_report
+
+    page = write_report(folder)
+    typer.echo(f"{page} and {page.parent / 'figures'} are made.")

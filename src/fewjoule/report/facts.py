@@ -1,0 +1,151 @@
+"""What the report says about each method: its quality, its joules by phase and kind, and who stands on the frontier."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fewjoule.energy.ledger import KINDS, PHASES, Ledger
+from fewjoule.report.colours import family_of
+from fewjoule.report.folder import MethodSummary, RunFolder, Summary
+
+TRAINING = ("computation", "uplink", "downlink")
+"""The phases a method is charged for; pretraining (the local models exist already) and adaptation stand apart."""
+RADIO = ("uplink", "downlink")
+SMALLEST_ERROR = 1e-4
+"""An error of 0 is drawn here on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One phase and kind of one method, per seed: `seconds` is the time that passes where agents send at once."""
+
+    phase: str
+    kind: str
+    joules: float
+    seconds: float | None
+    bits: float | None
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One method. `quality` is the median loss or accuracy at the headline steps, None where every seed diverged."""
+
+    name: str
+    label: str
+    family: str
+    rounds: int
+    quality: float | None
+    low: float | None
+    high: float | None
+    spent: tuple[Spent, ...]
+    bits_per_value: float | None  # of the uplink
+    share_best: float | None
+    diverged: tuple[int, ...]
+
+    def joules(self, phases: Iterable[str] = TRAINING) -> float:
+        """Joules of these phases, all kinds together; `kinds` says which kinds those are."""
+        chosen = set(phases)
+        return math.fsum(s.joules for s in self.spent if s.phase in chosen)
+
+    def kinds(self, phases: Iterable[str] = TRAINING) -> tuple[str, ...]:
+        """The kinds of knowledge behind `joules`."""
+        chosen = set(phases)
+        return tuple(k for k in KINDS if any(s.kind == k and s.joules > 0 for s in self.spent if s.phase in chosen))
+
+
+def digest(folder: RunFolder) -> list[Facts]:
+    """All methods, the best first, those that diverged last."""
+    summary = folder.summary
+    sources, elapsed = _sources(folder.ledger), _elapsed(folder.ledger, len(summary.seeds))
+    facts = [_facts(name, method, summary, sources, elapsed) for name, method in summary.methods.items()]
+    sign = 1 if summary.better == "lower" else -1
+    return sorted(facts, key=lambda f: math.inf if f.quality is None else sign * f.quality)
+
+
+def error_of(summary: Summary, quality: float) -> float:
+    """The quantity whose logarithm is drawn, lower is better: the loss, or 1 - accuracy."""
+    return max(quality if summary.metric == "loss" else 1 - quality, SMALLEST_ERROR)
+
+
+def frontier(points: Iterable[tuple[str, float, float]]) -> list[str]:
+    """Names of (name, joules, error) that no other point beats in one without losing in the other, cheapest first."""
+    best, names = math.inf, []
+    for name, _, error in sorted(points, key=lambda p: (p[1], p[2], p[0])):
+        if error < best:
+            best = error
+            names.append(name)
+    return names
+
+
+def on_frontier(facts: list[Facts], summary: Summary) -> list[str]:
+    """The frontier of the methods that did not diverge, cheapest first."""
+    return frontier((f.name, f.joules(), error_of(summary, f.quality)) for f in facts if f.quality is not None)
+
+
+def all_sources(folder: RunFolder) -> list[tuple[str, str, str]]:
+    """Every (phase, kind, source) on the ledger, in the order of the phases."""
+    found = {(row.phase, row.kind, row.source) for row in folder.ledger}
+    return sorted(found, key=lambda s: (PHASES.index(s[0]), KINDS.index(s[1]), s[2]))
+
+
+def _facts(
+    name: str,
+    method: MethodSummary,
+    summary: Summary,
+    sources: dict[tuple[str, str, str], set[str]],
+    elapsed: dict[tuple[str, str, str], float],
+) -> Facts:
+    spent = []
+    for phase in PHASES:
+        for kind in KINDS:
+            amount = method.energy.get(phase, {}).get(kind)  # type: ignore[call-overload]
+            if amount is None:
+                continue
+            key = (name, phase, kind)
+            spent.append(
+                Spent(
+                    phase, kind, amount.joules, elapsed.get(key, amount.seconds) if phase in RADIO else amount.seconds,
+                    amount.bits, tuple(sorted(sources.get(key, ()))),
+                )
+            )  # fmt: skip
+    bits = math.fsum(s.bits or 0.0 for s in spent if s.phase == "uplink")
+    quality = low = high = None
+    if method.quality:
+        at = method.quality[summary.headline_steps]
+        numbers = at.loss if summary.metric == "loss" else at.accuracy
+        assert numbers is not None  # read_folder checked it
+        quality, low, high = numbers.median, numbers.low, numbers.high
+    return Facts(
+        name=name,
+        label=method.label,
+        family=family_of(method.method),
+        rounds=method.rounds,
+        quality=quality,
+        low=low,
+        high=high,
+        spent=tuple(spent),
+        bits_per_value=bits / method.uplink_values if bits and method.uplink_values else None,
+        share_best=method.share_best,
+        diverged=tuple(method.diverged),
+    )
+
+
+def _sources(ledger: Ledger) -> dict[tuple[str, str, str], set[str]]:
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for row in ledger:
+        found.setdefault((row.method, row.phase, row.kind), set()).add(row.source)
+    return found
+
+
+def _elapsed(ledger: Ledger, seeds: int) -> dict[tuple[str, str, str], float]:
+    """Seconds of radio per seed: agents send at once in bands of their own, so a round takes as long as its slowest."""
+    slowest: dict[tuple[str, str, str, int, int], float] = {}
+    for row in ledger:
+        if row.phase in RADIO and row.seconds is not None:
+            at = (row.method, row.phase, row.kind, row.seed, row.round)
+            slowest[at] = max(slowest.get(at, 0.0), row.seconds)
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for (method, phase, kind, _, _), seconds in slowest.items():
+        sums.setdefault((method, phase, kind), []).append(seconds)
+    return {key: math.fsum(each) / seeds for key, each in sums.items()}

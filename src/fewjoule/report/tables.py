@@ -1,0 +1,98 @@
+"""The tables of the page as HTML. Cells that depend on the link carry `data-method` and `data-part` for page.js."""
+
+from html import escape
+
+from fewjoule.report.colours import FAMILY_VARIABLES
+from fewjoule.report.facts import RADIO, TRAINING, Facts, all_sources, on_frontier
+from fewjoule.report.folder import RunFolder, Summary
+from fewjoule.report.wording import counted, joules_text, kinds_text, percent_text, quality_text
+
+
+def main_table(facts: list[Facts], summary: Summary) -> str:
+    """Methods sorted by quality, with what each phase spent and how that is known."""
+    phases = [p for p in TRAINING if p in RADIO[:1] or any(s.phase == p for f in facts for s in f.spent)]
+    best = set(on_frontier(facts, summary))
+    head = "".join(f'<th scope="col" class="wide">{phase}</th>' for phase in phases)
+    rows = "".join(_row(f, phases, f.name in best) for f in facts)
+    return (
+        '<table id="methods"><caption>Sorted by quality. ★: no other method is both better and cheaper. '
+        f"Joules are per run, all agents together; {summary.metric} is measured: median over {summary.tasks} new tasks "
+        f"and {counted(len(summary.seeds), 'seed')}, in brackets the range of the seeds' medians.</caption>"
+        f'<thead><tr><th scope="col">method</th><th scope="col">{summary.metric} after '
+        f'{counted(summary.headline_steps, "step")}</th><th scope="col">joules</th>{head}'
+        '<th scope="col" class="wide">rounds</th><th scope="col" class="wide">pretraining, apart</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def numbers_table(facts: list[Facts], summary: Summary) -> str:
+    """Medians after every number of fine-tuning steps, and the share of new tasks where each method is the best."""
+    head = "".join(f'<th scope="col">{steps}</th>' for steps in summary.steps)
+    word = "lowest" if summary.better == "lower" else "highest"
+    rows = []
+    for f in sorted(facts, key=lambda f: -(f.share_best or 0.0)):
+        cells = []
+        for steps in summary.steps:
+            at = summary.methods[f.name].quality.get(steps)
+            numbers = None if at is None else at.loss if summary.metric == "loss" else at.accuracy
+            cells.append("<td>–</td>" if numbers is None else f"<td>{quality_text(numbers.median)}</td>")
+        share = f.share_best
+        bar = f'<span class="bar wide" style="width:{0.9 * 100 * (share or 0):.0f}px"></span>'
+        text = "–" if share is None or f.quality is None else f"{percent_text(share)}"
+        rows.append(
+            f'<tr><th scope="row">{escape(f.label)}</th><td class="left amount">{text}{bar}</td>{"".join(cells)}</tr>'
+        )
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Quality in numbers"><table><caption>Measured. '
+        f"Best on: share of the new tasks on which the method has the {word} {summary.metric} of all after "
+        f"{counted(summary.headline_steps, 'step')}. Then the median {summary.metric} "
+        'after each number of fine-tuning steps.</caption><thead><tr><th scope="col">method</th>'
+        f'<th scope="col" class="left">best on</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
+
+
+def sources_table(folder: RunFolder) -> str:
+    """Every source on the ledger."""
+    rows = "".join(
+        f'<tr><th scope="row">{phase}</th><td>{kind}</td><td>{escape(source)}</td></tr>'
+        for phase, kind, source in all_sources(folder)
+    )
+    return (
+        '<table class="sources"><caption>Measured: a counter was read. Modelled: time or operations multiplied by a '
+        "device's numbers. Analytic: a formula of the link. Sums of different kinds always name them.</caption>"
+        '<thead><tr><th scope="col">phase</th><th scope="col">kind</th><th scope="col">source</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def _row(f: Facts, phases: list[str], best: bool) -> str:
+    name, about = escape(f.name, quote=True), f'data-method="{escape(f.name, quote=True)}"'
+    detail = " · ".join(
+        f'{s.phase} <span class="amount" {about} data-part="{s.phase}/{s.kind}">{joules_text(s.joules)}</span> {s.kind}'
+        for s in f.spent
+        if s.phase in phases
+    )
+    quality = "diverged"
+    if f.quality is not None and f.low is not None and f.high is not None:
+        interval = f"[{quality_text(f.low)}, {quality_text(f.high)}]"
+        quality = f'{quality_text(f.quality)} <span class="interval">{interval}</span>'
+    cells = "".join(f'<td class="wide">{_phase(f, phase)}</td>' for phase in phases)
+    return (
+        f'<tr class="{"best" if best else ""}" data-method="{name}" data-part="row"><th scope="row">'
+        f'<span class="swatch" style="background:var(--{FAMILY_VARIABLES[f.family]})"></span>{escape(f.label)} '
+        f'<span class="star" {about} data-part="star">{"★" if best else ""}</span>'
+        f'<span class="detail">{detail or "nothing spent"}</span></th><td>{quality}</td>'
+        f'<td><span class="amount" {about} data-part="total">{joules_text(f.joules())}</span>'
+        f'<span class="kind">{kinds_text(f.kinds())}</span></td>{cells}'
+        f'<td class="wide">{f.rounds}</td><td class="wide">{_phase(f, "pretraining")}</td></tr>'
+    )
+
+
+def _phase(f: Facts, phase: str) -> str:
+    parts = [
+        f'<span class="amount" data-method="{escape(f.name, quote=True)}" data-part="{s.phase}/{s.kind}">'
+        f'{joules_text(s.joules)}</span><span class="kind">{s.kind}</span>'
+        for s in f.spent
+        if s.phase == phase
+    ]
+    return "".join(parts) or "–"

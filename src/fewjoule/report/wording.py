@@ -1,0 +1,62 @@
+"""Numbers and sentences as people read them. `page.js` formats joules in the same way; a test compares the two."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T"}
+
+
+def si_text(value: float, unit: str) -> str:
+    """Three significant digits with an SI prefix, as in `1.49 kJ`; zero is `0 J`."""
+    if value == 0:
+        return f"0 {unit}"
+    rounded = float(f"{value:.2e}")
+    power = 3 * math.floor(math.log10(abs(rounded)) / 3 + 1e-12)
+    power = min(max(power, -12), 12)
+    return f"{digits(rounded / 10.0**power)} {PREFIXES[power]}{unit}"
+
+
+def joules_text(value: float) -> str:
+    return si_text(value, "J")
+
+
+def seconds_text(value: float) -> str:
+    """Seconds with a prefix below a minute, then minutes or hours."""
+    if value < 60:
+        return si_text(value, "s")
+    return f"{digits(value / 60)} min" if value < 3600 else f"{digits(value / 3600)} h"
+
+
+def digits(value: float) -> str:
+    """Three significant digits, zeros kept: `1.50`, `29.1`, `150`."""
+    return f"{value:#.3g}".rstrip(".") if 1e-3 <= abs(value) < 1000 else f"{value:.3g}"
+
+
+def quality_text(value: float) -> str:
+    """A loss or an accuracy."""
+    return digits(value)
+
+
+def percent_text(share: float) -> str:
+    """A share of one as per cent; very small and nearly whole shares are not rounded to 0 or 100."""
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    if 0.999 < share < 1:
+        return "> 99.9 %"
+    return f"{100 * share:.1f} %" if share not in (0, 1) else f"{100 * share:.0f} %"
+
+
+def kinds_text(kinds: Sequence[str]) -> str:
+    """`analytic`, or `modelled + analytic` where amounts of different kinds were added up."""
+    return " + ".join(kinds) if kinds else "nothing spent"
+
+
+def listing(items: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    names = list(items)
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """`1 seed`, `5 seeds`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,55 @@
+"""From a run folder to its figures and its page."""
+
+import os
+from importlib.metadata import version
+from pathlib import Path
+
+from fewjoule.cache import cache_dir
+from fewjoule.errors import InputError
+from fewjoule.report.catalogue import catalogue
+from fewjoule.report.charts import LAYOUTS, PAPER_LAYOUT, Layout
+from fewjoule.report.datasets import datasets
+from fewjoule.report.facts import digest
+from fewjoule.report.figures import compiled, draw
+from fewjoule.report.folder import read_folder
+from fewjoule.report.page import render
+from fewjoule.writing import write_atomically
+
+
+def write(folder: Path) -> Path:
+    """Everything is made before anything is written, so that an error leaves the folder as it was."""
+    run = read_folder(folder)
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{folder} cannot be written to; copy the run folder to where you may write.")
+    facts = digest(run)
+    data = datasets(run, facts)
+    charts = catalogue(run.summary, facts, data)
+    contents: dict[str, bytes] = {}
+    for chart in charts:
+        if any(data[name] for name in chart.datasets):
+            spec = compiled(chart, Layout(LAYOUTS[PAPER_LAYOUT]))
+            contents[f"figures/{chart.name}.svg"], contents[f"figures/{chart.name}.png"] = draw(spec, data)
+    contents["report.html"] = render(run, facts, data, charts, _vega()).encode("utf-8")
+    try:
+        (folder / "figures").mkdir(exist_ok=True)
+    except FileExistsError:
+        raise InputError(f"{folder / 'figures'} is a file where a folder must be; remove it.") from None
+    for name, content in contents.items():
+        write_atomically(folder / name, content, force=True)
+    return folder / "report.html"
+
+
+def _vega() -> str:
+    """Vega as one script. Bundling takes seconds, so the result is kept for this version of vl-convert."""
+    import vl_convert
+
+    kept = cache_dir() / "vega" / f"vl-convert-{version('vl-convert-python')}.js"
+    if kept.is_file() and kept.stat().st_size:
+        return kept.read_text(encoding="utf-8")
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, script.encode("utf-8"), force=True)
+    except (OSError, InputError):
+        pass  # a cache that cannot be written only costs time
+    return script
