@@ -99,7 +99,9 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
     layers: list[Any] = [frontier, leaders, ranges, marks, *texts]
     if data["free"]:
         free = alt.Chart(alt.NamedData("free"))
-        layers.append(free.mark_rule(strokeDash=[2, 3], clip=True).encode(y=y, color=colour, tooltip=tooltip))
+        inside = f"datum.error >= {room.errors[0]} && datum.error <= {room.errors[1]}"
+        across = free.transform_filter(inside).mark_rule(strokeDash=[2, 3])
+        layers.append(across.encode(y=y, color=colour, tooltip=tooltip))
         layers.append(
             free.transform_calculate(text="datum.label + ' (0 J): ' + datum.quality")
             .mark_text(align="left", fontSize=11, color=variable("soft"), x=6)
