@@ -1,11 +1,9 @@
 """Weights on disk: round trips, the layouts of other packages, and every kind of file that must be refused."""
 
-import json
 import os
 import pickle
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from safetensors.numpy import save_file
 from fewjoule.errors import InputError
 from fewjoule.layouts import to_layout
 from fewjoule.models import Model, conv4, mlp, model_from_spec
-from fewjoule.weights import named_tensors, read_header, read_model, save_tensors, write_model
+from fewjoule.weights import named_tensors, read_card, read_header, read_model, save_tensors, write_model
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RNG = np.random.default_rng(0)
@@ -280,8 +278,7 @@ def test_half_precision_is_widened(tmp_path: Path) -> None:
 
 def test_the_header_tells_the_card_without_the_weights(tmp_path: Path) -> None:
     write_model(tmp_path / "m", MODELS[0], jnp.zeros(MODELS[0].size), {"classes": [0, 1]})
-    header = read_header(tmp_path / "m")
-    assert header.card is not None
-    assert header.card["classes"] == [0, 1]
-    assert json.dumps(header.card)
-    assert jax.tree.all(jax.tree.map(lambda kind: kind == "F32", header.kinds))
+    card = read_card(tmp_path / "m")
+    assert card is not None
+    assert card["classes"] == [0, 1]
+    assert set(read_header(tmp_path / "m").kinds.values()) == {"F32"}

@@ -49,14 +49,6 @@ class Header(NamedTuple):
     kinds: dict[str, str]  # safetensors' names: F32, BF16, ...
     metadata: dict[str, str]
 
-    @property
-    def card(self) -> dict[str, Any] | None:
-        """The model card, or None where fewjoule did not write the file."""
-        if CARD_KEY not in self.metadata:
-            return None
-        card = json.loads(self.metadata[CARD_KEY])
-        return card if isinstance(card, dict) else None
-
 
 def write_model(
     path: str | Path,
@@ -105,11 +97,7 @@ def read_model(
     which activation they were trained with: they are taken as ReLU nets.
     """
     path = Path(path)
-    header = read_header(path)
-    try:
-        card = header.card
-    except ValueError as error:
-        raise InputError(f"{path}: its model card is not readable ({error}); write the file again.") from error
+    header, card = read_header(path), read_card(path)
     _check_kinds(path, header)
     if layout is not None and layout not in LAYOUTS:
         raise InputError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}.")
@@ -126,6 +114,20 @@ def read_model(
         raise InputError(f"{path}: weights must be finite, got NaN or infinity in tensor {bad!r}; train it again.")
     described = {"model": model.spec, "loss": model.loss_name, "weights": model.size, **(card or {})}
     return Loaded(model, jnp.asarray(vector), described, layout)
+
+
+def read_card(path: str | Path) -> dict[str, Any] | None:
+    """The model card of a file, or None where fewjoule did not write it."""
+    text = read_header(path).metadata.get(CARD_KEY)
+    if text is None:
+        return None
+    try:
+        card = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path}: its model card is not readable ({error}); write the file again.") from error
+    if not isinstance(card, dict):
+        raise InputError(f"{path}: its model card is not a table; write the file again.")
+    return card
 
 
 def read_header(path: str | Path) -> Header:

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fewjoule.cli import doctor, report, run
+from fewjoule.cli import doctor, own_files, own_train, own_use, report, run
 from fewjoule.errors import InputError
 
 app = typer.Typer(
@@ -23,6 +23,12 @@ def _root() -> None:
 app.command()(run.run)
 app.command()(doctor.doctor)
 app.command()(report.report)
+app.command()(own_train.train)
+app.command()(own_use.adapt)
+app.command()(own_use.predict)
+app.command()(own_use.evaluate)
+app.command()(own_files.export)
+app.command()(own_files.show)
 
 
 def main() -> None:
