@@ -41,11 +41,18 @@ def write_run_folder(folder: Path, study: Study, model: Model, agents: Agents, d
     ledger = Ledger()
     for entry in study.methods:
         charge_method(ledger, study, entry, agents, finished[entry.name], local)
+    _put(folder / "paths.csv", _paths(parts.load(PATHS)))
+    summary = summarise(study, model, agents, data, finished, ledger)
+    write_results(folder, study, model, finished, ledger, summary)
+
+
+def write_results(
+    folder: Path, study: Study, model: Model, finished: dict[str, Part], ledger: Ledger, summary: dict[str, Any]
+) -> None:
+    """The files that a simulated and a federated run have in common."""
     _put(folder / "evaluation.csv", _evaluation(study, finished))
     _put(folder / "trace.csv", _trace(study, finished))
-    _put(folder / "paths.csv", _paths(parts.load(PATHS)))
     ledger.to_csv(folder / "energy.csv")
-    summary = summarise(study, model, agents, data, finished, ledger)
     write_atomically(folder / "summary.json", (json.dumps(summary, indent=1) + "\n").encode(), force=True)
     (folder / "meta").mkdir(exist_ok=True)
     for entry in study.methods:

@@ -7,7 +7,7 @@ new tasks and methods.
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -186,6 +186,9 @@ class Study(_Table):
                 raise InputError(f"method {entry.name!r}: {error}") from error
 
 
+AnyStudy = TypeVar("AnyStudy", bound=Study)
+
+
 def load_study(
     source: str,
     *,
@@ -198,7 +201,7 @@ def load_study(
     """A study by built-in name or file, with `key=value` overrides; everything is checked."""
     if quick and full:
         raise InputError("give --quick or --full, not both.")
-    table, where = _read(source)
+    table, where = read_source(source)
     quick_table = table.pop("quick", {})
     if quick:
         for key, value in quick_table.items():
@@ -223,10 +226,15 @@ def load_study(
 
 def make_study(table: dict[str, Any], where: str) -> Study:
     """A checked study from a table as TOML gives it; `where` names it in errors."""
+    return make_study_of(Study, table, where)
+
+
+def make_study_of(kind: type[AnyStudy], table: dict[str, Any], where: str) -> AnyStudy:
+    """As `make_study`, for a study with more settings."""
     try:
-        study = Study.model_validate(table)
+        study = kind.model_validate(table)
     except pydantic.ValidationError as error:
-        raise InputError(f"{where}: {_explain(error, table)}") from None
+        raise InputError(f"{where}: {_explain(error, table, kind)}") from None
     try:
         study.check()
     except InputError as error:
@@ -234,7 +242,8 @@ def make_study(table: dict[str, Any], where: str) -> Study:
     return study
 
 
-def _read(source: str) -> tuple[dict[str, Any], str]:
+def read_source(source: str) -> tuple[dict[str, Any], str]:
+    """The table of a built-in study or a file, and how to name it."""
     if source in BUILT_IN:
         text = resources.files("fewjoule.studies").joinpath(f"{source}.toml").read_text("utf-8")
         return tomllib.loads(text), f"study {source!r}"
@@ -283,7 +292,7 @@ def _put(table: dict[str, Any], key: str, value: Any, where: str) -> None:
     at[last] = value
 
 
-def _explain(error: pydantic.ValidationError, table: dict[str, Any]) -> str:
+def _explain(error: pydantic.ValidationError, table: dict[str, Any], kind: type[Study]) -> str:
     """One problem of a study file as one line with the cure; a misspelt key before the key that it makes missing."""
     first = min(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
     place = [str(p) for p in first["loc"]]
@@ -293,7 +302,7 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any]) -> str:
         place[1] = str(table["methods"][int(place[1])].get("name", place[1]))
     inside, key = ".".join(place[:-1]), place[-1] if place else ""
     if first["type"] == "extra_forbidden":
-        known = _fields(place[:-1], table)
+        known = _fields(place[:-1], table, kind)
         where = f" in [{inside}]" if inside else ""
         return str(unknown("key", key, known)).replace(";", f"{where};", 1)
     if first["type"] == "missing":
@@ -304,11 +313,11 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any]) -> str:
     return f"{'.'.join(place)}: {message}{shown}."
 
 
-def _fields(place: list[str], table: dict[str, Any]) -> list[str]:
+def _fields(place: list[str], table: dict[str, Any], kind: type[Study]) -> list[str]:
     if not place:
-        return list(Study.model_fields)
+        return list(kind.model_fields)
     if place[0] == "family":
         kinds = {get_args(c.model_fields["kind"].annotation)[0]: c for c in (SinusoidFamily, MnistFamily)}
         return list(kinds[table["family"]["kind"]].model_fields)
-    annotation = Study.model_fields[place[0]].annotation
+    annotation = kind.model_fields[place[0]].annotation
     return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []

@@ -73,6 +73,8 @@ def share_best(finished: dict[str, Part], metric: str, at: int) -> dict[str, flo
     """
     names = list(finished)
     values = np.stack([finished[n].arrays[metric][..., at].ravel() for n in names])
+    if values.size == 0:  # a federation's operator may have no new tasks to judge by
+        return dict.fromkeys(names, 0.0)
     signed = np.where(np.isnan(values), -np.inf, values if metric == "accuracy" else -values)
     winners = signed == signed.max(0)
     shares = (winners / winners.sum(0)).mean(1)
@@ -88,7 +90,7 @@ def interval(per_seed: Array) -> tuple[float | None, float | None]:
 
 
 def _quality(study: Study, part: Part, good: Array, metric: str) -> dict[str, Any]:
-    if not good.any():
+    if not good.any() or part.arrays["loss"].size == 0:
         return {}
     table = {}
     for k, steps in enumerate(study.evaluation.steps):

@@ -96,6 +96,7 @@ def test_a_death_while_writing_state_ends_with_the_same_numbers(
     def die_in_the_middle(path: Path, *args: Any) -> None:
         count[0] += 1
         if count[0] in (5, 8):
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.with_name(f".{path.name}.1.new").write_bytes(b"half of a state")
             raise Killed
         real(path, *args)

@@ -50,8 +50,8 @@ def test_bytes_are_those_of_the_format() -> None:
     assert data[8:24] == RUN
     assert struct.unpack_from("<IIQ", data, 24) == (7, 1234, len(data))
     assert struct.unpack_from("<8d", data, 40) == READING[:8]
-    assert struct.unpack_from("<BBxxIIII", data, 136) == (0, 1, 50, 0, 0, 0)
-    np.testing.assert_array_equal(np.frombuffer(data, "<f4", 50, 136 + 40), ARRAYS[0])
+    assert struct.unpack_from("<BBxxIIII", data, 208) == (0, 1, 50, 0, 0, 0)
+    np.testing.assert_array_equal(np.frombuffer(data, "<f4", 50, 208 + 40), ARRAYS[0])
 
 
 @given(st.data())
@@ -135,5 +135,5 @@ def test_an_impossible_reading_is_refused(field: str, value: float) -> None:
 
 
 def test_a_long_source_is_cut_between_characters() -> None:
-    reading = decode(wire.encode(MESSAGE._replace(reading=READING._replace(source="x" + "é" * 30)))).reading
-    assert reading.source == "x" + "é" * 11
+    reading = decode(wire.encode(MESSAGE._replace(reading=READING._replace(source="x" + "é" * 60)))).reading
+    assert reading.source == "x" + "é" * 47

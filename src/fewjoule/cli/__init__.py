@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fewjoule.cli import doctor, own_files, own_train, own_use, report, run
+from fewjoule.cli import doctor, federation, own_files, own_train, own_use, report, run
 from fewjoule.errors import InputError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command()(own_use.predict)
 app.command()(own_use.evaluate)
 app.command()(own_files.export)
 app.command()(own_files.show)
+app.add_typer(federation.app, name="federation")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ a round not finished is computed again with the same random key.
 """
 
 import hashlib
+import json
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -116,11 +117,13 @@ class AgentRunner:
         self._contract = agreed
 
     def _local(self, agreed: Contract, one: Agents) -> tuple[Array, Reading]:
-        """The agent's own model: given by its owner, or trained here once; kept for the whole run."""
-        spec, path = agreed.spec, self._folder_of_run / "local.state"
+        """The agent's own model: given by its owner, or trained here once for all runs with these settings."""
+        spec = agreed.spec
         if agreed.method.start == "random" and not agreed.method.needs_local:
             return jnp.zeros(agreed.model.size), Reading()
-        saved = read_state(path, AGENT, spec.run)
+        same = _digest(agreed, self._data, self._own)  # other methods and runs start from the same model
+        path = self._folder / "local" / f"{same.hex()}.state"
+        saved = read_state(path, AGENT, same)
         if saved is not None:
             return jnp.asarray(saved.arrays["model"]), Reading(*saved.values["reading"])
         if self._own is not None:
@@ -143,7 +146,7 @@ class AgentRunner:
             local = trained.models[0]
         if not bool(jnp.isfinite(local).all()):
             raise InputError(f"the local model of agent {self.name!r} is not finite; lower the step of its training.")
-        write_state(path, AGENT, spec.run, State({"reading": list(reading)}, {"model": np.asarray(local)}))
+        write_state(path, AGENT, same, State({"reading": list(reading)}, {"model": np.asarray(local)}))
         return local, reading
 
     def _uploaded(self, agreed: Contract, local: Array) -> tuple[Array, float]:
@@ -216,6 +219,16 @@ class AgentRunner:
         sent, received = self._traffic()
         reading = reading._replace(bytes_sent=sent, bytes_received=received)
         return wire.encode(Message(kind, self._contract.spec.run, round, self.id, arrays, reading))
+
+
+def _digest(agreed: Contract, data: AgentData, own: Array | None) -> bytes:
+    """16 bytes that stand for everything a local model depends on."""
+    spec = agreed.spec
+    settings = json.dumps([spec.model, spec.local, spec.seed], sort_keys=True).encode()
+    total = hashlib.blake2b(settings, digest_size=16)
+    for leaf in jax.tree.leaves((data.train, () if own is None else own)):
+        total.update(np.ascontiguousarray(leaf).tobytes())
+    return total.digest()
 
 
 # Compiled once per method and model in a process, and before the meter starts: compiling is not what a device spends.

@@ -24,7 +24,7 @@ from fewjoule.errors import InputError, unknown
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{0,61}[a-zA-Z0-9]")
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?")
 _OWN_FOLDERS = ("server", "operator", "authority")
-CLASSES = ["fewjoule.", "nvflare.collab."]  # all that a job may name; the trailing dot makes each a package
+CLASSES = ["fewjoule.federation.nvflare_app.", "nvflare.collab.runtime."]  # all that a job may name (dot: a package)
 HEARTBEAT_SECONDS = 20
 LARGEST_FEDERATION = 1000
 _RIGHTS = {
@@ -38,9 +38,33 @@ _RIGHTS = {
             "view": "any",
             "operate": "none",
             "shell_commands": "none",
+            "app_command": "n:submitter",
             "byoc": "none",
             "server-predeployed-flwr": "none",
         }
+    },
+}
+# One handler to standard output, which `process` writes to the kit's log.txt; NVFlare's own default is five files.
+_LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "plain": {
+            "()": "nvflare.fuel.utils.log_utils.BaseFormatter",
+            "fmt": "%(asctime)s - %(name)s - %(levelname)s - %(message)s",
+        }
+    },
+    "handlers": {
+        "consoleHandler": {
+            "class": "logging.StreamHandler",
+            "level": "INFO",
+            "formatter": "plain",
+            "stream": "ext://sys.stdout",
+        }
+    },
+    "loggers": {
+        "root": {"level": "INFO", "handlers": ["consoleHandler"]},
+        "nvflare.collab": {"level": "WARNING"},  # two lines for every call
     },
 }
 
@@ -116,7 +140,7 @@ def provision(federation: Federation, folder: Path) -> list[Path]:
         kit = folder / site
         shutil.move(produced / sites[site], kit)
         role = site if site in ("server", "operator") else "agent"
-        (kit / "fewjoule.json").write_text(json.dumps({"role": role, "name": sites[site], **federation._asdict()}))
+        (kit / "fewjoule.json").write_text(json.dumps(_facts(federation, role, sites[site])))
         for unused in ("startup/*.sh", "startup/*.ipynb", "**/readme.txt", "local/*.sample", "local/log_config*"):
             for path in kit.glob(unused):
                 path.unlink()
@@ -127,6 +151,17 @@ def provision(federation: Federation, folder: Path) -> list[Path]:
     shutil.rmtree(produced)
     _private(authority)
     return written
+
+
+def _facts(federation: Federation, role: str, name: str) -> dict[str, Any]:
+    return {
+        "role": role,
+        "name": name,
+        "federation": federation.name,
+        "host": federation.host,
+        "port": federation.port,
+        "agents": federation.agents,
+    }
 
 
 def _build(federation: Federation, authority: Path) -> Path:
@@ -186,6 +221,7 @@ def _restrict(kit: Path, role: str) -> None:
     if role == "operator":
         return
     (local / "authorization.json").write_text(json.dumps(_RIGHTS, indent=2))
+    (local / "log_config.json").write_text(json.dumps(_LOGGING, indent=2))
     resources = json.loads((local / "resources.json.default").read_text())
     resources["class_allow_list"] = CLASSES
     if role == "server":

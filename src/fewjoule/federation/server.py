@@ -66,6 +66,7 @@ class ServerRunner:
         self.table = np.full((plan, agents, len(COLUMNS)), np.nan)
         self.trace = np.full((self.contract.method.rounds, len(TRACE)), np.nan)
         self.pretraining = np.full((agents, 4), np.nan)  # joules, seconds, kind, source
+        self.baseline = np.full((agents, 2), np.nan)  # network bytes sent and received before the first exchange
         self.sources: list[str] = []
         self.skipped: list[dict[str, Any]] = []
         self.start: np.ndarray | None = None
@@ -114,6 +115,7 @@ class ServerRunner:
         )  # fmt: skip
         row = self.spec.agents.index(name)
         reading = message.reading
+        self.baseline[row] = (reading.bytes_sent, reading.bytes_received)
         if np.isnan(self.pretraining[row, 0]) and reading.kind:
             self.pretraining[row] = (reading.joules, reading.seconds, *self._kind_and_source(reading))
 
@@ -260,7 +262,9 @@ class ServerRunner:
 
     def result(self) -> bytes:
         """Everything a run folder needs, as one checked block of bytes."""
-        return pack(RESULT, self.spec.run, self._save())
+        saved = self._save()
+        meta = {"meta": self.meta} if self._broadcast is not None else {}
+        return pack(RESULT, self.spec.run, State(saved.values, saved.arrays | meta))
 
     def _save(self) -> State:
         values = {
@@ -272,7 +276,12 @@ class ServerRunner:
             "begun": self._broadcast is not None,
             "spec": self.spec.text(),
         }
-        arrays = {"table": self.table, "trace": self.trace, "pretraining": self.pretraining}
+        arrays = {
+            "table": self.table,
+            "trace": self.trace,
+            "pretraining": self.pretraining,
+            "baseline": self.baseline,
+        }
         if self.start is not None:
             arrays |= {"start": self.start, "spread": self._spread}
         if self._broadcast is not None:
@@ -286,7 +295,7 @@ class ServerRunner:
         self.sources, self.skipped = list(saved.values["sources"]), list(saved.values["skipped"])
         self.losses = [float(v) for v in saved.values["losses"]]
         self.table, self.trace = saved.arrays["table"].copy(), saved.arrays["trace"].copy()
-        self.pretraining = saved.arrays["pretraining"].copy()
+        self.pretraining, self.baseline = saved.arrays["pretraining"].copy(), saved.arrays["baseline"].copy()
         if "start" in saved.arrays:
             self.start, self._spread = saved.arrays["start"], saved.arrays["spread"]
         if saved.values["begun"]:

@@ -2,8 +2,8 @@
 
     0    4  magic "FJMW"          28   4  agent (crc32 of its name; 0 from the server)
     4    2  version               32   8  length of the whole message
-    6    1  kind                  40  96  reading (zeros from the server)
-    7    1  number of arrays     136      20 per array: dtype, axes, 2 zero bytes, 4 sides
+    6    1  kind                  40 168  reading (zeros from the server)
+    7    1  number of arrays     208      20 per array: dtype, axes, 2 zero bytes, 4 sides
     8   16  run                           the arrays, one after the other
     24   4  round                         16  BLAKE2b of everything before
 
@@ -21,7 +21,7 @@ import numpy as np
 
 MAGIC, VERSION = b"FJMW", 1
 _HEAD = struct.Struct("<4sHBB16sIIQ")
-_READING = struct.Struct("<ddddddddQ24s")
+_READING = struct.Struct("<ddddddddQ96s")
 _ARRAY = struct.Struct("<BB2xIIII")
 _DIGEST = 16
 DTYPES = ("float32", "int32", "uint32", "uint8", "bool", "float64", "int64", "float16", "int8", "uint16", "int16")
@@ -58,7 +58,7 @@ class Reading(NamedTuple):
     bytes_received: float = 0.0
     charged_bytes: float = 0.0  # what the link model charges for its message: codecs counted, framing not
     kind: str = ""  # of the joules: measured, modelled or analytic
-    source: str = ""  # of the joules, 24 bytes at most
+    source: str = ""  # of the joules, 96 bytes at most
     sends_model: bool = False  # its message is its own model, so the server can tell the agents' spread
 
 
@@ -185,7 +185,7 @@ def _view(raw: memoryview, form: Form) -> np.ndarray:
 
 
 def _pack_reading(r: Reading) -> bytes:
-    source = r.source.encode()[:24].decode(errors="ignore").encode()  # never half a character
+    source = r.source.encode()[:96].decode(errors="ignore").encode()  # never half a character
     kind = METER_KINDS.index(r.kind) | (16 if r.sends_model else 0)
     return _READING.pack(
         r.loss, r.distance, r.active, r.joules, r.seconds, r.bytes_sent, r.bytes_received, r.charged_bytes, kind, source

@@ -1,0 +1,188 @@
+"""`fewjoule federation`: the same methods between real machines."""
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fewjoule.errors import InputError
+
+if TYPE_CHECKING:
+    from fewjoule.federation.jobs import Operator
+
+app = typer.Typer(help="Run methods between real machines (extra: federation).", no_args_is_help=True)
+
+Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The site's folder, made by provision.", show_default=False)]
+OperatorKit = Annotated[Path, typer.Option("--kit", help="The operator's kit.", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The run folder.", show_default=False)]
+Patience = Annotated[
+    float | None, typer.Option(help="Seconds to wait for a server or agents that are away; by default for ever.")
+]
+
+
+def _need_engine() -> None:
+    if importlib.util.find_spec("nvflare") is None:
+        raise InputError("federations need NVFlare; pip install 'fewjoule[federation]'.")
+
+
+@app.command()
+def provision(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Name, agents, [server] name and port.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the kits.")],
+) -> None:
+    """Write one kit per site: certificates, minimum rights, and a README with the command that starts it."""
+    _need_engine()
+    from fewjoule.federation.provision import provision as write_kits
+    from fewjoule.federation.provision import read_federation
+
+    for kit in write_kits(read_federation(file), out):
+        print(f"wrote {kit}")
+    print(f"keep {out / 'authority'} off the network: whoever has it can make kits.")
+
+
+@app.command()
+def server(kit: Kit) -> None:
+    """Run the server in the foreground; Ctrl-C stops it."""
+    _need_engine()
+    from fewjoule.federation.process import run_site, server_command
+    from fewjoule.federation.provision import place_storage
+    from fewjoule.federation.site import read_kit
+
+    facts = read_kit(kit, "server")
+    place_storage(kit)
+    print(f"server of federation {facts['federation']} on port {facts['port']}", flush=True)
+    raise typer.Exit(run_site(kit, server_command(kit)))
+
+
+@app.command()
+def agent(
+    kit: Kit,
+    data: Annotated[Path, typer.Option(help="This agent's samples: .npz with x, y (x_test, y_test), .csv, .parquet.")],
+    model: Annotated[Path | None, typer.Option(help="The model this agent trained already (.safetensors).")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device preset for the energy model, where none is measured.")
+    ] = None,
+) -> None:
+    """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
+    _need_engine()
+    from fewjoule.federation.process import agent_command, run_site
+    from fewjoule.federation.site import agent_data, agent_meter, read_kit, read_site, write_site
+
+    facts = read_kit(kit, "agent")
+    write_site(kit, data, model, device)
+    site = read_site(kit)
+    samples, _ = agent_data(site)  # a mistake in the files shows now, not when a run begins
+    agent_meter(site)
+    print(f"agent {facts['name']}: {len(samples.train.x)} samples, server {facts['host']}:{facts['port']}", flush=True)
+    raise typer.Exit(run_site(kit, agent_command(kit, facts["name"])))
+
+
+@app.command()
+def run(
+    study: Annotated[str, typer.Argument(metavar="NAME|STUDY.toml", help="A study file, or sinusoid, mnist.")],
+    kit: OperatorKit,
+    out: Annotated[str | None, typer.Option(help="Run folder; by default the first free runs/NAME.")] = None,
+    patience: Patience = None,
+) -> None:
+    """Run a study's methods over the federation; ends in the same run folder as a simulated run."""
+    _need_engine()
+    from fewjoule.federation.jobs import Operator
+    from fewjoule.federation.operator import start_run
+    from fewjoule.federation.study import load_federated_study
+
+    chosen = load_federated_study(study)
+    operator = Operator(kit)
+    operator.reconnect(print, patience)
+    _follow(start_run(chosen, operator, out), operator, patience)
+
+
+@app.command()
+def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> None:
+    """Go on with a run that was stopped or interrupted, from its last complete round."""
+    _need_engine()
+    from fewjoule.federation.jobs import Operator
+    from fewjoule.federation.operator import read_facts
+
+    read_facts(folder)
+    if (folder / "summary.json").exists():
+        raise InputError(f"{folder} holds a finished run; nothing is left to resume.")
+    operator = Operator(kit)
+    operator.reconnect(print, patience)
+    _follow(folder, operator, patience)
+
+
+def _follow(folder: Path, operator: "Operator", patience: float | None) -> None:
+    from fewjoule.federation.operator import View, follow
+
+    try:
+        follow(folder, operator, View(), patience_seconds=patience)
+    except KeyboardInterrupt:
+        print(f"the federation goes on; look again with: fewjoule federation resume {folder} --kit {operator.kit}")
+        raise typer.Exit(130) from None
+    finally:
+        operator.close()
+    _finish(folder)
+
+
+def _finish(folder: Path) -> None:
+    from fewjoule.federation.table import traffic_table
+
+    print(traffic_table(folder))
+    print(f"run folder: {folder}")
+
+
+@app.command()
+def status(kit: OperatorKit) -> None:
+    """Who is connected and what runs."""
+    _need_engine()
+    from fewjoule.federation.jobs import Operator
+    from fewjoule.federation.operator import describe
+
+    operator = Operator(kit)
+    operator.reconnect(lambda line: None, 10)
+    try:
+        connected = operator.agents()
+        for name in operator.facts["agents"]:
+            print(f"{name}: {'connected' if name in connected else 'away'}")
+        running = [job for job in operator.jobs() if job.get("status") == "RUNNING"]
+        for job in running:
+            answer = operator.progress(job["job_id"])
+            if answer and answer.get("progress"):
+                print(f"{job['job_name']}: {describe(answer, len(connected))}")
+        if not running:
+            print("nothing runs")
+    finally:
+        operator.close()
+
+
+@app.command()
+def stop(folder: RunFolder, kit: OperatorKit) -> None:
+    """Stop a run after the exchange at hand; its state stays, and resume goes on."""
+    _need_engine()
+    from fewjoule.federation.jobs import Away, Operator
+    from fewjoule.federation.operator import read_facts
+
+    jobs = read_facts(folder)["jobs"]
+    operator = Operator(kit)
+    operator.reconnect(lambda line: None, 10)
+    try:
+        if not jobs:
+            raise InputError(f"{folder} has no job yet; nothing is there to stop.")
+        operator.ask_to_stop(jobs[-1], "stop: asked by the operator")
+        print("stopping after the exchange at hand")
+    except Away as error:
+        raise InputError(f"the run of {folder} is not at work now ({error}); nothing is there to stop.") from None
+    finally:
+        operator.close()
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for everything.")] = Path("federation-demo"),
+) -> None:
+    """A whole federation on this machine: a server and three agents, real certificates, one run folder."""
+    _need_engine()
+    from fewjoule.federation.demo import run_demo
+
+    _finish(run_demo(out, lambda line: print(line, flush=True)))
