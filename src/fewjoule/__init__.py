@@ -3,7 +3,7 @@
 from fewjoule._version import __version__
 from fewjoule.adapt import Adaptation, adapt
 from fewjoule.codecs import CODECS, Codec, codec
-from fewjoule.errors import InputError
+from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.local import Local, train_locally
 from fewjoule.methods import (
     METHODS,
@@ -26,7 +26,7 @@ from fewjoule.methods import (
     with_codec,
 )
 from fewjoule.models import Model, conv4, logistic, mlp, model_from_spec
-from fewjoule.simulate import DivergedWarning, Run, Trace, simulate
+from fewjoule.simulate import Run, Trace, simulate
 from fewjoule.tasks import mnist, sinusoid
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
 

@@ -15,12 +15,11 @@ import numpy as np
 import optax
 from jax import Array
 
-from fewjoule.errors import InputError
+from fewjoule.checks import is_whole, positive
+from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.local import check_samples
-from fewjoule.methods.method import positive
 from fewjoule.models import Model
 from fewjoule.optimisers import optimiser as make_optimiser
-from fewjoule.simulate import DivergedWarning
 from fewjoule.tasks.samples import Samples, Tasks
 
 
@@ -81,15 +80,15 @@ def adapt(
     meta = jnp.asarray(meta)
     if meta.shape[-1:] != (model.size,):
         raise InputError(f"meta must be vectors of {model.size} weights, got shape {list(meta.shape)}.")
-    wanted = tuple(steps)
-    if not wanted or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in wanted):
-        raise InputError(f"steps must be one or more whole numbers of at least 0, got {list(wanted)}.")
+    if not len(steps) or not all(is_whole(s) and s >= 0 for s in steps):
+        raise InputError(f"steps must be one or more whole numbers of at least 0, got {list(steps)}.")
+    wanted = tuple(int(s) for s in steps)
     if list(wanted) != sorted(set(wanted)):
         raise InputError(f"steps must rise without repetition, got {list(wanted)}.")
     positive("step", step)
     make_optimiser(optimiser, step)
     for name, samples in (("tasks' support", tasks.support), ("tasks' query", tasks.query)):
-        check_samples(model, jax.tree.map(lambda a: a[0], samples), name)
+        check_samples(model, samples, name)
     flat = meta.reshape(-1, model.size)
     loss, accuracy, models = _adapt(model, wanted, step, optimiser, keep_models, flat, tasks)
     shape = (*meta.shape[:-1], *loss.shape[1:])

@@ -1,7 +1,9 @@
-"""The one exception for a user's mistake.
+"""The one exception for a user's mistake, and the one warning for a run that diverged.
 
     ValueError
-    └── InputError      a setting, a file or a value that cannot be used; its text ends with the cure
+    └── InputError           a setting, a file or a value that cannot be used; its text ends with the cure
+    UserWarning
+    └── DivergedWarning      some seeds overflowed or went far astray; they are left out of every statistic
 
 The command line prints an `InputError` as one line and exits with code 2. Any other exception that reaches it is a
 bug of this package and keeps its traceback.
@@ -13,6 +15,10 @@ from collections.abc import Iterable
 
 class InputError(ValueError):
     """A user's mistake: names the thing, the rule, the value and the cure."""
+
+
+class DivergedWarning(UserWarning):
+    """Some seeds of a run diverged; their meta-models are NaN and no statistic counts them."""
 
 
 def unknown(thing: str, value: str, known: Iterable[str]) -> InputError:

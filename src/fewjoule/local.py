@@ -4,6 +4,7 @@ From agents and a model to one flat vector per agent, with a record of how far t
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,16 +16,17 @@ import numpy as np
 import optax
 from jax import Array
 
+from fewjoule.checks import positive, positive_int
 from fewjoule.compiled import Around, Program
 from fewjoule.curvature import largest_eigenvalue
-from fewjoule.errors import InputError
-from fewjoule.methods.method import check_batch, positive, positive_int
+from fewjoule.errors import DivergedWarning, InputError
+from fewjoule.methods.method import check_batch
 from fewjoule.models import Model
 from fewjoule.optimisers import optimiser as make_optimiser
-from fewjoule.randomness import agent_ids, key_for
+from fewjoule.randomness import agent_ids, key_for, seeds_of
 from fewjoule.tasks.samples import AgentData, Agents, Samples, draw
 
-STOPPED_BY = ("limit", "gradient", "plateau")
+STOPPED_BY = ("limit", "gradient", "plateau", "diverged")
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ def train_locally(
 
     An agent stops when the norm of its full gradient is at most `gradient_tolerance`, when `patience` checks in a row
     lowered its best loss by less than the share `plateau_tolerance` (0 leaves that rule out), or after `max_steps`
-    steps. All rules are checked about every `check_every` steps, so that `max_steps` is a whole number of checks
-    (else it is rounded up by a few steps). `shared_start` False gives every agent a random start of its own, as where
-    the agents never met. A sequence of seeds gives results a leading axis of seeds. `around` is where a meter goes: it
-    is handed the execution of the compiled program.
+    steps. The first two are looked at every `check_every` steps (a few less, where that divides `max_steps` more
+    evenly). An agent whose loss overflows stops as "diverged", with a warning. `shared_start` False gives every agent
+    a random start of its own, as where the agents never met. A sequence of seeds gives results a leading axis.
+    `around` is where a meter goes: it is handed the execution of the compiled program.
     """
     check_fit(model, agents)
     positive("step", step)
@@ -84,19 +86,27 @@ def train_locally(
     make_optimiser(optimiser, step)
     static = (model, rules, shared_start, agents.seeds is not None)
     out = Program(_train, static, (agents.data, agent_ids(agents.names), seeds)).run(around)
-    if isinstance(seed, int):
-        out = jax.tree.map(lambda a: a[0], out)
     stopped = np.asarray(STOPPED_BY)[np.asarray(out.pop("rule"))]
+    _warn(agents, seeds, stopped)
+    if np.ndim(seed) == 0:
+        out, stopped = jax.tree.map(lambda a: a[0], out), stopped[0]
     return Local(**out, stopped_by=stopped)
+
+
+def _warn(agents: Agents, seeds: Array, stopped: np.ndarray[Any, Any]) -> None:
+    gone = [f"{agents.names[a]!r} with seed {int(seeds[s])}" for s, a in np.argwhere(stopped == "diverged")]
+    if gone:
+        named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
+        warnings.warn(
+            f"local training diverged for {len(gone)} of {stopped.size} models ({named}). Lower step.",
+            DivergedWarning,
+            stacklevel=3,
+        )
 
 
 def seed_list(seed: int | Sequence[int], agents: Agents) -> Array:
     """The seeds as an array, checked against those the agents' samples were drawn with."""
-    seeds = (seed,) if isinstance(seed, int) else tuple(seed)
-    if not seeds:
-        raise InputError("seed must be a whole number or a list of at least one, got an empty list.")
-    if any(isinstance(s, bool) or not isinstance(s, int) or not 0 <= s < 2**32 for s in seeds):
-        raise InputError(f"seeds must be whole numbers from 0 to 2**32 - 1, got {list(seeds)}.")
+    seeds = seeds_of(seed)
     if agents.seeds is not None and seeds != agents.seeds:
         raise InputError(f"these agents have samples for seeds {list(agents.seeds)}, got seed {list(seeds)}.")
     return jnp.asarray(seeds, jnp.uint32)
@@ -104,26 +114,37 @@ def seed_list(seed: int | Sequence[int], agents: Agents) -> Array:
 
 def check_fit(model: Model, agents: Agents) -> None:
     """Refuse data that the model cannot take, before anything compiles."""
-    data = agents.data.train if agents.seeds is None else jax.tree.map(lambda a: a[0], agents.data.train)
-    check_samples(model, jax.tree.map(lambda a: a[0], data), "agents")
+    check_samples(model, agents.data.train, "agents")
+    check_samples(model, agents.data.validation, "agents' validation samples")
 
 
 def check_samples(model: Model, samples: Samples, what: str) -> None:
+    """Refuse samples (with any leading axes) that the model cannot take. Runs no JAX program."""
     classes = samples.y.dtype.kind == "i"
+    lead = samples.mask.ndim - 1
+    inputs, targets = samples.x.shape[lead:], samples.y.shape[lead:]
     if classes != (model.loss_name == "cross_entropy"):
         kind = "whole numbers (classes)" if classes else "real numbers"
         cure = "cross_entropy" if classes else "mse"
         raise InputError(f"{what} have targets that are {kind}, but the model's loss is {model.loss_name}; use {cure}.")
     try:
-        outputs = jax.eval_shape(model.apply, jnp.zeros(model.size), samples.x)
+        outputs = jax.eval_shape(model.apply, np.zeros(model.size, np.float32), np.zeros(inputs, np.float32)).shape
     except (TypeError, ValueError) as error:
-        shape = list(samples.x.shape[1:])
+        shape = list(inputs[1:])
         raise InputError(f"{what} have inputs of shape {shape}, which {model} does not take.") from error
-    if classes and int(samples.y.max()) >= outputs.shape[-1]:
-        raise InputError(f"{what} have class {int(samples.y.max())}, but {model} has {outputs.shape[-1]} outputs.")
-    if not classes and outputs.shape != samples.y.shape:
-        width = samples.y.shape[-1]
-        raise InputError(f"{what} have targets of width {width}, but {model} has {outputs.shape[-1]} outputs.")
+    if len(outputs) != 2 or outputs[0] != inputs[0]:
+        raise InputError(
+            f"{model} must give [samples, outputs] for a batch, got {list(outputs)} for {inputs[0]} samples."
+        )
+    if classes and np.asarray(samples.y).max() >= outputs[1]:
+        raise InputError(f"{what} have class {np.asarray(samples.y).max()}, but {model} has {outputs[1]} outputs.")
+    if not classes and outputs != targets:
+        raise InputError(f"{what} have targets of width {targets[-1]}, but {model} has {outputs[1]} outputs.")
+    if samples.allowed is not None and samples.allowed.shape[-1] != outputs[1]:
+        raise InputError(
+            f"{what} have allowed classes out of {samples.allowed.shape[-1]}, but {model} has {outputs[1]} outputs; "
+            "set classes to that."
+        )
 
 
 class _Rules(NamedTuple):
@@ -152,17 +173,29 @@ class _Progress(NamedTuple):
 
 
 def train_chunk(
-    model: Model, update: Any, vector: Array, memory: Any, samples: Samples, key: Array, steps: int, batch: int | None
+    model: Model,
+    update: Any,
+    vector: Array,
+    memory: Any,
+    samples: Samples,
+    key: Array,
+    steps: int,
+    batch: int | None,
+    limit: Array | None = None,
 ) -> tuple[Array, Any]:
-    """`steps` optimiser steps of one agent, each on its own mini-batch."""
+    """`steps` optimiser steps of one agent, each on its own mini-batch; those from `limit` on change nothing."""
 
-    def one(carry: tuple[Array, Any], key: Array) -> tuple[tuple[Array, Any], None]:
+    def one(carry: tuple[Array, Any], at: tuple[Array, Array]) -> tuple[tuple[Array, Any], None]:
         vector, memory = carry
+        key, index = at
         gradient = jax.grad(model.loss)(vector, draw(samples, key, batch))
         change, memory = update(gradient, memory, vector)
-        return (optax.apply_updates(vector, change), memory), None
+        after = (optax.apply_updates(vector, change), memory)
+        if limit is not None:
+            after = jax.tree.map(lambda new, old: jnp.where(index < limit, new, old), after, carry)
+        return after, None
 
-    (vector, memory), _ = jax.lax.scan(one, (vector, memory), jax.random.split(key, steps))
+    (vector, memory), _ = jax.lax.scan(one, (vector, memory), (jax.random.split(key, steps), jnp.arange(steps)))
     return vector, memory
 
 
@@ -191,16 +224,19 @@ def _train(
         waited = jnp.where(better, 0, p.waited + 1)
         flat = (waited >= rules.patience) & (rules.plateau_tolerance > 0)
         calm = norm <= rules.gradient_tolerance
-        rule = jnp.where(calm, 1, jnp.where(flat, 2, 0))
-        done = calm | flat | (p.steps >= rules.max_steps) | ~jnp.isfinite(loss)
+        lost = ~jnp.isfinite(loss) | ~jnp.isfinite(norm)
+        rule = jnp.where(lost, 3, jnp.where(calm, 1, jnp.where(flat, 2, 0)))
+        done = calm | flat | (p.steps >= rules.max_steps) | lost
         return _Progress(p.model, p.memory, p.steps, jnp.minimum(p.best, loss), waited, loss, norm, rule, done)
 
     def advance(p: _Progress, samples: Samples, key: Array, chunk: Array) -> _Progress:
+        left = rules.max_steps - p.steps
         vector, memory = train_chunk(
             model, chosen.update, p.model, p.memory, samples, jax.random.fold_in(key, chunk), rules.check_every,
-            rules.batch,
+            rules.batch, limit=left if rules.max_steps % rules.check_every else None,
         )  # fmt: skip
-        after = check(p._replace(model=vector, memory=memory, steps=p.steps + rules.check_every), samples)
+        steps = p.steps + jnp.minimum(rules.check_every, left)
+        after = check(p._replace(model=vector, memory=memory, steps=steps), samples)
         return jax.tree.map(lambda old, new: jnp.where(p.done, old, new), p, after)
 
     over_agents = jax.vmap(advance, (0, 0, 0, None))

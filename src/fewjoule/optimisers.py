@@ -7,12 +7,15 @@ import optax
 
 from fewjoule.errors import unknown
 
+NOT_BY_NAME = ("lbfgs", "scale_by_learning_rate", "scale_by_rprop")
+"""optax functions of a learning rate that are parts of optimisers, or that need the loss at every update."""
+
 
 def optimiser_names() -> list[str]:
     """The optax optimisers that need nothing but a learning rate."""
     names = []
     for name, factory in vars(optax).items():
-        if name.startswith("_") or not inspect.isfunction(factory):
+        if name in NOT_BY_NAME or not inspect.isfunction(factory):
             continue
         parameters = list(inspect.signature(factory).parameters.values())
         optional = all(p.default is not p.empty for p in parameters[1:])

@@ -21,13 +21,13 @@ import tomli_w
 from fewjoule._version import __version__
 from fewjoule.adapt import adapt
 from fewjoule.compiled import Around
-from fewjoule.errors import InputError
+from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.local import Local, train_locally
 from fewjoule.models import Model
 from fewjoule.parts import PATHS, PRETRAINING, Part, Parts, method_part
 from fewjoule.paths import kept_rounds, principal_paths
 from fewjoule.run_folder import write_run_folder
-from fewjoule.simulate import DivergedWarning, Simulation
+from fewjoule.simulate import Simulation
 from fewjoule.study import MethodEntry, Study, make_study, read_toml
 from fewjoule.study_energy import StudyMeter, adaptation_flops, method_flops, pretraining_flops
 from fewjoule.tasks.samples import Agents, Tasks

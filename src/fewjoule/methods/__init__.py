@@ -13,7 +13,7 @@ from fewjoule.methods.fedexp import fedexp
 from fewjoule.methods.fisher import fisher
 from fewjoule.methods.imaml import imaml
 from fewjoule.methods.maml import fomaml, maml
-from fewjoule.methods.meta_backward import Schedule, meta_backward
+from fewjoule.methods.meta_backward import SCHEDULES, Schedule, meta_backward
 from fewjoule.methods.method import Method
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -49,8 +49,14 @@ def method(name: str, **settings: Any) -> Method:
             if not known:
                 raise InputError(f"method {name!r} has no settings, got {key!r}; leave it out.")
             raise unknown(f"setting of method {name!r}:", key, [*known, *CODED_SETTINGS])
-    if isinstance(settings.get("radius"), dict):
-        settings["radius"] = Schedule(**settings["radius"])
+    radius = settings.get("radius")
+    if isinstance(radius, dict):
+        for key in radius:
+            if key not in ("kind", "first", "last"):
+                raise unknown("key of radius", key, ("kind", "first", "last"))
+        if "kind" not in radius:
+            raise InputError(f"radius needs a kind, one of {', '.join(SCHEDULES)}, got {radius}.")
+        settings["radius"] = Schedule(**radius)
     plain = METHODS[name](**settings)
     if not coding:
         return plain

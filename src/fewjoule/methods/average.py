@@ -10,21 +10,24 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.methods.method import Broadcast, Info, Loss, Method, Start, positive_int
+from fewjoule.methods.method import Broadcast, Info, Loss, Method, Start, one_per_settings, positive_int
 from fewjoule.tasks.samples import AgentData
 
 
+@one_per_settings
 def average() -> Method:
     """The plain average of the local models: zero rounds. The mandatory control of every other method."""
     return _without_rounds("average", "average", ())
 
 
+@one_per_settings
 def local_model(*, agent: int = 0) -> Method:
     """The local model of the agent at this position, as the meta-model: zero rounds."""
     positive_int("agent", agent, least=0)
     return _without_rounds("local", agent, (("agent", agent),))
 
 
+@one_per_settings
 def random_start() -> Method:
     """The common random start as the meta-model: what a new device has where nobody learned anything."""
     return _without_rounds("random", "random", ())

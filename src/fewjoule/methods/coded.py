@@ -15,6 +15,7 @@ The way down needs none: a difference from what the agents hold already contains
 """
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -48,6 +49,13 @@ def with_codec(
     sent, opening, heard = (None if c is None else codec(c) for c in (up, up if first is None else first, down))
     if sent is None and opening is None and heard is None:
         return method
+    return _coded(method, sent, opening, heard, first is not None, feedback)
+
+
+@cache  # equal settings give one object, so that programs compiled for it are found again
+def _coded(
+    method: Method, sent: Codec | None, opening: Codec | None, heard: Codec | None, own_opening: bool, feedback: bool
+) -> Method:
     remembers = feedback and sent is not None and not sent.unbiased
 
     def upload(local: Array, common: Array, key: Array) -> Upload:
@@ -103,7 +111,7 @@ def with_codec(
         inner, broadcast = method.server(inner, mean)
         return tell(inner, broadcast, known, told)
 
-    specs = (("codec", sent), ("first_codec", None if first is None else opening), ("down_codec", heard))
+    specs = (("codec", sent), ("first_codec", opening if own_opening else None), ("down_codec", heard))
     settings = tuple((name, c.spec) for name, c in specs if c is not None)
     return replace(
         method,

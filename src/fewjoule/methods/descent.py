@@ -21,5 +21,5 @@ def descend(
         return model - step * gradient, value
 
     keys = None if batch is None else jax.random.split(key, steps)
-    reached, values = jax.lax.scan(one, model, keys, length=steps)
+    reached, values = jax.lax.scan(one, model, keys, length=steps, unroll=steps == 1)  # one step needs no loop
     return reached, values[0]

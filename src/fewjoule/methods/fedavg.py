@@ -23,6 +23,7 @@ from fewjoule.methods.method import (
     Start,
     check_batch,
     check_start,
+    one_per_settings,
     positive,
     positive_int,
     settings_of,
@@ -30,6 +31,7 @@ from fewjoule.methods.method import (
 from fewjoule.tasks.samples import AgentData, draw
 
 
+@one_per_settings
 def fedsgd(*, rounds: int = 50, step: float = 0.01, batch: int | None = 100, start: str = "average") -> Method:
     """One gradient per agent and round; the server steps along their mean. `batch` None takes all samples."""
     settings = settings_of(locals())
@@ -54,6 +56,7 @@ def fedsgd(*, rounds: int = 50, step: float = 0.01, batch: int | None = 100, sta
     return Method("fedsgd", rounds, settings, start, init, agent, server, sends="change")
 
 
+@one_per_settings
 def fedavg(
     *,
     rounds: int = 5,
@@ -66,6 +69,7 @@ def fedavg(
     return _local_steps("fedavg", settings_of(locals()), 1.0, rounds, local_steps, step, batch, start)
 
 
+@one_per_settings
 def reptile(
     *,
     rounds: int = 50,

@@ -22,6 +22,7 @@ from fewjoule.methods.method import (
     Start,
     check_batch,
     check_start,
+    one_per_settings,
     positive,
     positive_int,
     settings_of,
@@ -29,6 +30,7 @@ from fewjoule.methods.method import (
 from fewjoule.tasks.samples import AgentData
 
 
+@one_per_settings
 def fedexp(
     *,
     rounds: int = 5,

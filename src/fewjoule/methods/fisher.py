@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.methods.method import Broadcast, Info, Loss, Method, Start, positive, settings_of
+from fewjoule.methods.method import Broadcast, Info, Loss, Method, Start, one_per_settings, positive, settings_of
 from fewjoule.tasks.samples import AgentData, Samples
 
 
+@one_per_settings
 def fisher(*, floor: float = 0.1) -> Method:
     """One upload of twice the model: the merge that trusts each agent where its loss is sensitive."""
     settings = settings_of(locals())

@@ -24,6 +24,7 @@ from fewjoule.methods.method import (
     Start,
     check_batch,
     check_start,
+    one_per_settings,
     positive,
     positive_int,
     settings_of,
@@ -31,6 +32,7 @@ from fewjoule.methods.method import (
 from fewjoule.tasks.samples import AgentData, Samples, draw
 
 
+@one_per_settings
 def imaml(
     *,
     rounds: int = 50,

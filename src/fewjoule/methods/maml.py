@@ -24,6 +24,7 @@ from fewjoule.methods.method import (
     Start,
     check_batch,
     check_start,
+    one_per_settings,
     positive,
     positive_int,
     settings_of,
@@ -32,6 +33,7 @@ from fewjoule.optimisers import optimiser
 from fewjoule.tasks.samples import AgentData, draw
 
 
+@one_per_settings
 def maml(
     *,
     rounds: int = 500,
@@ -47,6 +49,7 @@ def maml(
     return _maml("maml", settings, True, rounds, inner_steps, inner_step, outer_step, outer_optimiser, batch, start)
 
 
+@one_per_settings
 def fomaml(
     *,
     rounds: int = 500,

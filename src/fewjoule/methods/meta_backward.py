@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.checks import is_real
 from fewjoule.curvature import largest_eigenvalue
 from fewjoule.errors import InputError, unknown
 from fewjoule.methods.method import (
@@ -30,13 +31,14 @@ from fewjoule.methods.method import (
     Method,
     Start,
     check_batch,
+    one_per_settings,
     positive,
     positive_int,
     settings_of,
 )
 from fewjoule.tasks.samples import AgentData, draw
 
-SCHEDULES = ("constant", "linear", "geometric", "auto")
+SCHEDULES = ("constant", "linear", "geometric")
 AUTO_DRIFT = 0.01
 """`auto` lets the mean loss rise by about this share of itself along the sharpest direction, over all rounds."""
 
@@ -54,11 +56,11 @@ class Schedule:
     last: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in SCHEDULES[:3]:
-            raise unknown("schedule", self.kind, SCHEDULES[:3])
+        if self.kind not in SCHEDULES:
+            raise unknown("schedule", self.kind, SCHEDULES)
         for name, value in (("first", self.first), ("last", self.last)):
-            if value is not None and not value >= 0:
-                raise InputError(f"{name} of a radius schedule must be 0 or more, got {value}.")
+            if value is not None and not (is_real(value) and 0 <= value < float("inf")):
+                raise InputError(f"{name} of a radius schedule must be a finite number of 0 or more, got {value!r}.")
         if self.kind == "constant" and self.last not in (None, self.first):
             raise InputError(f"a constant schedule has no last value, got {self.last}; leave it out.")
         if self.last is not None and self.last > self.first:
@@ -80,6 +82,7 @@ class Schedule:
 Radius = str | float | list[float] | tuple[float, ...] | Schedule
 
 
+@one_per_settings
 def meta_backward(*, rounds: int = 50, step: float = 0.01, batch: int | None = 100, radius: Radius = "auto") -> Method:
     """Projected stochastic gradient ascent from the agents' own models to a common start.
 
@@ -144,17 +147,17 @@ def _read_radius(radius: Any, rounds: int) -> tuple[tuple[float, ...] | None, Sc
     if isinstance(radius, Schedule):
         return None, radius
     if isinstance(radius, str):
-        if radius not in SCHEDULES:
-            raise unknown("radius", radius, SCHEDULES)
+        if radius not in (*SCHEDULES, "auto"):
+            raise unknown("radius", radius, (*SCHEDULES, "auto"))
         return None, None if radius == "auto" else Schedule(radius)
-    if isinstance(radius, list | tuple):
+    if isinstance(radius, tuple) and all(is_real(r) for r in radius):
         radii = tuple(float(r) for r in radius)
         if len(radii) != rounds:
             raise InputError(f"a list of radii must have one per round: {rounds}, got {len(radii)}.")
-    elif isinstance(radius, int | float) and not isinstance(radius, bool):
+    elif is_real(radius):
         radii = (float(radius),) * rounds
     else:
-        raise InputError(f"radius must be a name, a number, a list or a Schedule, got {radius!r}.")
+        raise InputError(f"radius must be a name, a number, a list of numbers or a Schedule, got {radius!r}.")
     for r in radii:
         if not r >= 0:
             raise InputError(f"radius must be 0 or more, got {r}.")

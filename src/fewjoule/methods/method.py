@@ -12,14 +12,21 @@ With codecs (`fewjoule.methods.coded`), messages are what the receiver decodes, 
 codec's `to_bytes` puts on the air.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple, ParamSpec
 
+import numpy as np
 from jax import Array
 
+from fewjoule.checks import positive as positive
+from fewjoule.checks import positive_int as positive_int
 from fewjoule.errors import InputError
 from fewjoule.tasks.samples import AgentData, Samples
+
+P = ParamSpec("P")
 
 Loss = Callable[[Array, Samples], Array]
 """Mean loss of a flat vector of weights on samples."""
@@ -64,9 +71,9 @@ def _stateless(local: Array, uploaded: Array | None = None) -> Any:
     return ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Method:
-    """A method with its settings. Two methods with equal name and settings are equal and share compiled programs.
+    """A method with its settings. Compiled programs are kept per object; see `one_per_settings`.
 
     `start` is "average" (every agent uploads its local model once), "random" (nothing is uploaded) or the position
     of one agent (which uploads its local model). `sends` says what a message is: a "model", which a codec sends as the
@@ -77,40 +84,58 @@ class Method:
     rounds: int
     settings: tuple[tuple[str, Any], ...]
     start: str | int
-    init: Callable[[Start, Any], tuple[Any, Broadcast]] = field(compare=False)
-    agent: Callable[[Loss, Any, Broadcast, AgentData, Array], tuple[Any, Any, Info]] = field(compare=False)
-    server: Callable[[Any, Any], tuple[Any, Broadcast]] = field(compare=False)
-    agent_init: Callable[..., Any] = field(compare=False, default=_stateless)  # (local model, it as uploaded) -> state
-    probe: Callable[[Loss, Array, AgentData, Array], Any] | None = field(compare=False, default=None)
-    needs_validation: bool = field(compare=False, default=False)
-    needs_local: bool = field(compare=False, default=False)  # although nothing is uploaded before the first round
-    sends: str = field(compare=False, default="model")
-    down_coded: bool = field(compare=False, default=False)  # broadcasts are differences from the one before
-    upload: Callable[[Array, Array, Array], Upload] | None = field(compare=False, default=None)
+    init: Callable[[Start, Any], tuple[Any, Broadcast]]
+    agent: Callable[[Loss, Any, Broadcast, AgentData, Array], tuple[Any, Any, Info]]
+    server: Callable[[Any, Any], tuple[Any, Broadcast]]
+    agent_init: Callable[..., Any] = _stateless  # (local model, it as uploaded) -> state
+    probe: Callable[[Loss, Array, AgentData, Array], Any] | None = None
+    needs_validation: bool = False
+    needs_local: bool = False  # although nothing is uploaded before the first round
+    sends: str = "model"
+    down_coded: bool = False  # broadcasts are differences from the one before
+    upload: Callable[[Array, Array, Array], Upload] | None = None
     """(local model, common start, key) -> the first upload; None uploads float32."""
-    final: Callable[[Any], Array] | None = field(compare=False, default=None)
+    final: Callable[[Any], Array] | None = None
     """The meta-model from the last server state, where the last broadcast is not it."""
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.settings)})"
 
     def describe(self) -> dict[str, Any]:
         """Name and settings as plain values, enough to build the method again with `fewjoule.method`."""
-        return {"method": self.name, **dict(self.settings)}
+        plain = {k: asdict(v) if is_dataclass(v) else v for k, v in self.settings}  # type: ignore[arg-type]
+        return {"method": self.name, **plain}
+
+
+def one_per_settings(factory: Callable[P, Method]) -> Callable[P, Method]:
+    """Make a factory give one object for equal settings, so that programs compiled for it are found again.
+
+    A method that is built without it is an object of its own each time, and never meets another's programs.
+    """
+    signature = inspect.signature(factory)
+    make: Callable[..., Method] = factory
+    kept = lru_cache(maxsize=None, typed=True)(make)
+
+    @wraps(factory)
+    def build(*args: P.args, **kwargs: P.kwargs) -> Method:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        settings = {name: _plain(value) for name, value in bound.arguments.items()}
+        hashable = all(isinstance(value, Hashable) for value in settings.values())
+        return kept(**settings) if hashable else make(**settings)  # the factory refuses it with its own words
+
+    return build
+
+
+def _plain(value: Any) -> Any:
+    """A setting in hashable form: NumPy's values as Python's, lists as tuples."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    return tuple(_plain(v) for v in value) if isinstance(value, list | tuple) else value
 
 
 def settings_of(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """A factory's arguments in hashable form, lists as tuples."""
-    return tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in values.items())
-
-
-def positive_int(name: str, value: Any, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    if value < least:
-        raise InputError(f"{name} must be at least {least}, got {value}.")
-
-
-def positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == float("inf"):
-        raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
+    """A factory's arguments in hashable form."""
+    return tuple((name, _plain(value)) for name, value in values.items())
 
 
 def check_batch(batch: Any) -> None:

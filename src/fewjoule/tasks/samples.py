@@ -4,6 +4,7 @@ Data comes from a task family (`sinusoid`, `mnist`, files) as plain arrays, one 
 it leaves as stacked arrays that `local`, `simulate` and `adapt` vectorise over.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -14,10 +15,15 @@ import numpy as np
 from jax import Array
 
 from fewjoule.errors import InputError
+from fewjoule.randomness import uniform_rows
 
 
 class Samples(NamedTuple):
-    """Samples of one agent or task (more leading axes when stacked). Padding stands at the end, with mask 0."""
+    """Samples of one agent or task (more leading axes when stacked).
+
+    Padding stands at the end, with mask 0; it repeats the first sample, so that a model which is finite on the real
+    samples is finite on the padding too (0 times NaN would not be 0).
+    """
 
     x: Array  # [n, ...features]
     y: Array  # [n, outputs] float for regression, [n] int class for classification
@@ -39,10 +45,9 @@ def draw(samples: Samples, key: Array, size: int | None) -> Samples:
     """
     if size is None:
         return samples
-    count = samples.mask.sum()
-    rows = jnp.floor(jax.random.uniform(key, (size,)) * count).astype(jnp.int32)
-    rows = jnp.minimum(rows, count.astype(jnp.int32) - 1)
-    return Samples(samples.x[rows], samples.y[rows], jnp.ones(size, samples.mask.dtype), samples.allowed)
+    rows = uniform_rows(key, size, samples.mask.sum())
+    x, y = (a.at[rows].get(mode="promise_in_bounds") for a in (samples.x, samples.y))
+    return Samples(x, y, jnp.ones(size, samples.mask.dtype), samples.allowed)
 
 
 @dataclass(frozen=True)
@@ -93,10 +98,8 @@ def stack(
     labels = [str(n) for n in names] if names is not None else [f"{what} {i}" for i in range(len(pairs))]
     if not pairs:
         raise InputError(f"at least one {what} is needed, got none.")
-    checked = [
-        _check(x, y, f"{what} {n!r}" if names is not None else n, may_be_empty)
-        for (x, y), n in zip(pairs, labels, strict=True)
-    ]
+    called = labels if names is None else [f"{what} {n!r}" for n in labels]
+    checked = [_check(x, y, label, may_be_empty) for (x, y), label in zip(pairs, called, strict=True)]
     shapes = {x.shape[1:] for x, _ in checked}
     if len(shapes) > 1:
         listed = ", ".join(f"{n}: {x.shape[1:]}" for n, (x, _) in zip(labels, checked, strict=True))
@@ -111,13 +114,15 @@ def stack(
     size = max(size, 1)
 
     def padded(a: np.ndarray) -> np.ndarray:
-        return np.concatenate([a, np.zeros((size - len(a), *a.shape[1:]), a.dtype)])
+        filler = a[:1] if len(a) else np.zeros((1, *a.shape[1:]), a.dtype)
+        return np.concatenate([a, np.repeat(filler, size - len(a), 0)])
 
     permitted = None
     if allowed is not None:
         if classes is None:
             raise InputError("allowed needs classes, the number of the model's outputs.")
-        permitted = jnp.asarray(np.stack([np.isin(np.arange(classes), list(row)) for row in allowed]))
+        rows = _check_allowed(allowed, classes, [y for _, y in checked], called, what)
+        permitted = jnp.asarray(np.stack([np.isin(np.arange(classes), row) for row in rows]))
     return Samples(
         jnp.asarray(np.stack([padded(x) for x, _ in checked])),
         jnp.asarray(np.stack([padded(y) for _, y in checked])),
@@ -126,8 +131,28 @@ def stack(
     )
 
 
+def _check_allowed(
+    allowed: Sequence[Sequence[int]], classes: int, targets: list[np.ndarray], called: list[str], what: str
+) -> list[list[int]]:
+    if len(allowed) != len(targets):
+        raise InputError(f"allowed must have one set of classes per {what}: {len(targets)}, got {len(allowed)}.")
+    rows = [sorted(int(c) for c in row) for row in allowed]
+    for label, row, y in zip(called, rows, targets, strict=True):
+        if not row or row[0] < 0 or row[-1] >= classes:
+            raise InputError(f"{label}: allowed must be one or more classes from 0 to {classes - 1}, got {row}.")
+        outside = sorted({int(c) for c in np.unique(y)} - set(row))
+        if outside:
+            raise InputError(f"{label}: class {outside[0]} is among its samples but not among its allowed {row}.")
+    return rows
+
+
 def _check(x: Any, y: Any, label: str, may_be_empty: bool) -> tuple[np.ndarray, np.ndarray]:
-    x, y = np.asarray(x), np.asarray(y)
+    try:
+        x, y = np.asarray(x), np.asarray(y)
+    except ValueError as error:
+        raise InputError(f"{label}: x and y must be arrays of one shape per sample; {error}.") from error
+    if x.ndim == 0 or y.ndim == 0:
+        raise InputError(f"{label}: x and y must be lists of samples, got single values.")
     if x.ndim == 1:
         x = x[:, None]
     if x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub":
@@ -136,11 +161,11 @@ def _check(x: Any, y: Any, label: str, may_be_empty: bool) -> tuple[np.ndarray, 
         raise InputError(f"{label} has no samples; leave it out or give it at least one.")
     if len(x) != len(y):
         raise InputError(f"{label}: x and y must have the same length, got {len(x)} and {len(y)}.")
-    x = x.astype(np.float32)
+    with np.errstate(over="ignore"):  # beyond float32 becomes infinity, which is refused below
+        x = x.astype(np.float32)
+        y = y.astype(np.float32 if y.dtype.kind == "f" else np.int32)
     if y.dtype.kind == "f":
-        y = y.astype(np.float32).reshape(len(y), -1) if len(y) else y.astype(np.float32).reshape(0, 1)
-    else:
-        y = y.astype(np.int32)
+        y = y.reshape(len(y), math.prod(y.shape[1:]))
     for name, a in (("x", x), ("y", y)):
         bad = len(a) - int(np.isfinite(a.reshape(len(a), -1)).all(1).sum()) if len(a) else 0
         if bad:

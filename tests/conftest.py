@@ -1,0 +1,37 @@
+"""A small problem that most tests share: three agents that differ in size, a tiny network, arbitrary local models."""
+
+import os
+
+# Most of a test's time is compilation of a program that runs once; this halves it and changes no result beyond
+# rounding. It must be set before JAX starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fewjoule as fj
+
+
+@pytest.fixture(scope="session")
+def model():
+    return fj.mlp([1, 6, 5, 1])
+
+
+def pairs(sizes, seed):
+    rng = np.random.default_rng(seed)
+    x = [rng.uniform(-3, 3, size) for size in sizes]
+    return [(v, (i + 1) * np.sin(v)) for i, v in enumerate(x)]
+
+
+@pytest.fixture(scope="session")
+def agents():
+    return fj.make_agents(pairs([20, 13, 17], 0), pairs([9, 12, 7], 1), names=["red", "green", "blue"])
+
+
+@pytest.fixture(scope="session")
+def local_models(model):
+    """[3, d]: near each other, as after training from a shared start."""
+    centre = model.init(jax.random.key(7))
+    return centre + 0.1 * jnp.stack([model.init(jax.random.key(k)) for k in (1, 2, 3)])

@@ -1,0 +1,187 @@
+"""What every method promises, checked on all of them."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fewjoule as fj
+from fewjoule.methods.method import Broadcast
+from fewjoule.randomness import agent_id, key_for, round_key
+from fewjoule.simulate import start_of
+from fewjoule.tasks.samples import AgentData, Agents
+
+CASES = {
+    "average": fj.average(),
+    "local": fj.local_model(agent=1),
+    "random": fj.random_start(),
+    "fisher": fj.fisher(),
+    "fedsgd": fj.fedsgd(rounds=4, batch=5),
+    "fedavg": fj.fedavg(rounds=4, local_steps=3, batch=5),
+    "reptile": fj.reptile(rounds=4, local_steps=3, batch=5, meta_step=0.5),
+    "fedavgm": fj.fedavgm(rounds=4, local_steps=3, batch=5),
+    "fedexp": fj.fedexp(rounds=4, local_steps=3, batch=5),
+    "maml": fj.maml(rounds=4, inner_steps=2, batch=5),
+    "fomaml": fj.fomaml(rounds=4, inner_steps=2, batch=5),
+    "imaml": fj.imaml(rounds=4, inner_steps=3, batch=5),
+    "meta_backward": fj.meta_backward(rounds=4, batch=5, radius="linear"),
+}
+AUTO = fj.meta_backward(rounds=4, batch=5, radius="auto")
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+"""One agent alone against its row of the vectorised run: float32 sums in another order, over four rounds."""
+
+every_method = pytest.mark.parametrize("method", [*CASES.values(), AUTO], ids=[*CASES, "meta_backward auto"])
+
+
+simulate = partial(fj.simulate, keep_paths=True, diverged_at=np.inf)
+
+
+def test_all_methods_are_here():
+    assert set(CASES) == set(fj.METHODS)
+
+
+def by_hand(method, model, agents, models, seed, availability=None):
+    """The rounds as a federation runs them: every agent alone, one after another, in plain Python."""
+    data = [jax.tree.map(lambda a, i=i: a[i], agents.data) for i in range(len(agents))]
+    start = start_of(method, model, models, jnp.uint32(seed))
+    probes = None
+    if method.probe is not None:
+        root = key_for(seed, "probe")
+        probe = jax.jit(lambda d, key: method.probe(model.loss, start.model, d, key))
+        probes = jnp.stack(
+            [probe(d, jax.random.fold_in(root, agent_id(n))) for d, n in zip(data, agents.names, strict=True)]
+        )
+    server, broadcast = method.init(start, probes)
+    states = [method.agent_init(m) for m in models]
+    step = jax.jit(lambda state, broadcast, d, key: method.agent(model.loss, state, broadcast, d, key))
+    meta_path, agent_path = [broadcast.model], []
+    for k in range(method.rounds):
+        messages, row = [], []
+        for i, name in enumerate(agents.names):
+            key = round_key(key_for(seed, "round"), k, agent_id(name))
+            state, message, info = step(states[i], broadcast, data[i], key)
+            row.append(info.model)
+            if availability is None or availability[k][i]:
+                states[i] = state
+                messages.append(message)
+        if messages:
+            mean = jax.tree.map(lambda *m: sum(m) / len(m), *messages)
+            server, broadcast = method.server(server, mean)
+        meta_path.append(broadcast.model)
+        agent_path.append(jnp.stack(row))
+    return jnp.stack(meta_path), jnp.stack(agent_path) if agent_path else jnp.zeros((0, *models.shape))
+
+
+@every_method
+def test_an_agent_alone_gives_its_row(method, model, agents, local_models):
+    run = simulate(method, model, agents, local_models, seed=3)
+    metas, rows = by_hand(method, model, agents, local_models, 3)
+    np.testing.assert_allclose(run.meta_path, metas, **TOLERANCE)
+    np.testing.assert_allclose(run.agent_path, rows, **TOLERANCE)
+    np.testing.assert_array_equal(run.meta_path[-1], run.meta)
+
+
+@every_method
+def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(method, model, agents, local_models):
+    there = np.array([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0]], bool)[: method.rounds]
+    run = simulate(method, model, agents, local_models, seed=3, availability=there)
+    metas, rows = by_hand(method, model, agents, local_models, 3, there)
+    np.testing.assert_allclose(run.meta_path, metas, **TOLERANCE)
+    np.testing.assert_allclose(run.agent_path, rows, **TOLERANCE)
+    if method.rounds > 1:
+        np.testing.assert_array_equal(run.meta_path[2], run.meta_path[1])
+        np.testing.assert_array_equal(run.trace.present, [2, 0, 2, 1])
+        assert np.isnan(run.trace.loss[1])
+        assert np.isnan(run.trace.spread[1])
+        assert run.trace.step[1] == 0
+        nobody = np.zeros((method.rounds, 3), bool)
+        idle = simulate(method, model, agents, local_models, seed=3, availability=nobody)
+        np.testing.assert_array_equal(idle.meta, idle.start)
+
+
+@every_method
+def test_zero_rounds_is_the_start(method, model, agents, local_models):
+    run = simulate(dataclasses.replace(method, rounds=0), model, agents, local_models)
+    expected = {"average": local_models.mean(0), "random": model.init(key_for(0, "start")), 1: local_models[1]}[
+        method.start
+    ]
+    np.testing.assert_allclose(run.meta, starts[method.start], rtol=1e-6, atol=1e-7)
+    assert run.trace.loss.shape == (0,)
+
+
+@every_method
+def test_same_seed_same_bytes(method, model, agents, local_models):
+    def once(seed):
+        return np.asarray(simulate(method, model, agents, local_models, seed=seed).meta).tobytes()
+
+    assert once(5) == once(5)
+    if method.rounds > 1:
+        assert once(6) != once(5)
+
+
+@every_method
+def test_padding_and_other_seeds_beside_it_change_nothing(method, model, agents, local_models):
+    def longer(samples):
+        grown = jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[:, :1], 11, 1)], 1), samples)
+        return grown._replace(mask=jnp.concatenate([samples.mask, jnp.zeros((3, 11))], 1))
+
+    padded = Agents(AgentData(longer(agents.data.train), longer(agents.data.validation)), agents.names)
+    many = simulate(method, model, padded, local_models, seed=[9, 3])
+    one = simulate(method, model, agents, local_models, seed=3)
+    np.testing.assert_allclose(many.meta[1], one.meta, **TOLERANCE)
+    np.testing.assert_allclose(many.trace.loss[1], one.trace.loss, **TOLERANCE)
+
+
+@every_method
+def test_order_of_agents_changes_nothing(method, model, agents, local_models):
+    order = [2, 0, 1]
+    turned = method if method.name != "local" else fj.local_model(agent=order.index(1))
+    a = simulate(method, model, agents, local_models, seed=3)
+    b = simulate(turned, model, agents.select(order), local_models[jnp.asarray(order)], seed=3)
+    np.testing.assert_allclose(b.meta, a.meta, **TOLERANCE)
+    np.testing.assert_allclose(b.trace.loss, a.trace.loss, **TOLERANCE)
+    np.testing.assert_allclose(b.agent_path, a.agent_path[:, jnp.asarray(order)], **TOLERANCE)
+
+
+@every_method
+def test_agent_and_server_trace_in_float32_without_silent_promotion(method, model, agents, local_models):
+    data = jax.tree.map(lambda a: a[0], agents.data)
+
+    def one_round(models, keys):
+        start = start_of(method, model, models, jnp.uint32(0))
+        probes = None if method.probe is None else method.probe(model.loss, start.model, data, keys[0])[None]
+        server, broadcast = method.init(start, probes)
+        states = jax.vmap(method.agent_init)(models)
+        _, messages, info = jax.vmap(lambda s, key: method.agent(model.loss, s, broadcast, data, key))(states, keys)
+        _, broadcast = method.server(server, jax.tree.map(lambda m: m.mean(0), messages))
+        return broadcast, messages, info
+
+    uses_adam = method.name in ("maml", "fomaml")  # optax's own bias correction mixes int32 and float32
+    with jax.numpy_dtype_promotion("standard" if uses_adam else "strict"):
+        broadcast, messages, info = jax.eval_shape(
+            jax.jit(one_round), local_models, jax.random.split(jax.random.key(0), 3)
+        )
+    assert {leaf.dtype for leaf in jax.tree.leaves((broadcast, messages, info))} == {jnp.dtype(jnp.float32)}
+    assert broadcast.model.shape == (model.size,)
+    assert info.model.shape == (3, model.size)
+
+
+@pytest.mark.parametrize("name", fj.METHODS)
+def test_description_builds_the_same_method(name):
+    described = CASES[name].describe()
+    assert fj.method(described.pop("method"), **described) is CASES[name]
+
+
+def test_two_methods_of_one_name_do_not_share_programs(model, agents, local_models):
+    """A researcher's own method with a changed body must not meet the program of its first version."""
+
+    def mine(sign):
+        base = fj.fedsgd(rounds=2, batch=None)
+        return dataclasses.replace(base, server=lambda m, g: (m + sign * g, Broadcast(m + sign * g)))
+
+    up = fj.simulate(mine(0.01), model, agents, local_models)
+    down = fj.simulate(mine(-0.01), model, agents, local_models)
+    assert up.final_loss > down.final_loss
