@@ -70,7 +70,7 @@ def charge_method(ledger: Ledger, study: Study, entry: MethodEntry, agents: Agen
     method, seeds = entry.build(), study.seeds
     chosen = link(study.energy.link)
     for i, seed in enumerate(seeds):
-        if method.start != "random" or method.needs_local:
+        if (method.start != "random" or method.needs_local) and local.facts["reading"] is not None:
             flops = local.facts["flops"][i]
             _charge_reading(ledger, entry, seed, "pretraining", local.facts["reading"], len(seeds), flops)
         if part.facts["computation"] is not None:

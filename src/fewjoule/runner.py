@@ -28,9 +28,10 @@ from fewjoule.parts import PATHS, PRETRAINING, Part, Parts, method_part
 from fewjoule.paths import kept_rounds, principal_paths
 from fewjoule.run_folder import write_run_folder
 from fewjoule.simulate import Simulation
-from fewjoule.study import MethodEntry, Study, make_study, read_toml
+from fewjoule.study import FilesFamily, MethodEntry, Study, make_study, read_toml
 from fewjoule.study_energy import StudyMeter, adaptation_flops, method_flops, pretraining_flops
 from fewjoule.tasks.samples import Agents, Tasks
+from fewjoule.train_run import pretrain_files
 from fewjoule.writing import write_atomically
 
 PATH_METHODS = ("meta_backward", "maml", "imaml")
@@ -59,6 +60,9 @@ class Prepared(NamedTuple):
 def prepare(study: Study) -> Prepared:
     """Build a study's data; a missing or corrupt file is refused here, before anything is written."""
     agents, tasks, data = study.family.build(list(study.seeds), study.evaluation)
+    if isinstance(study.family, FilesFamily):  # as many new tasks as there are files
+        evaluation = study.evaluation.model_copy(update={"tasks": len(tasks.support.mask)})
+        study = study.model_copy(update={"evaluation": evaluation})
     return Prepared(study, study.model.build(), agents, tasks, data)
 
 
@@ -151,6 +155,8 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> None:
 
 def _train(prepared: Prepared, meter: StudyMeter) -> Part:
     study, model, agents = prepared.study, prepared.model, prepared.agents
+    if isinstance(study.family, FilesFamily):
+        return pretrain_files(study, study.family, model, agents, meter)
     settings = study.local.model_dump()
 
     def train(around: Around) -> Local:

@@ -17,8 +17,8 @@ from fewjoule.errors import InputError, unknown
 from fewjoule.methods import Method, method
 from fewjoule.models import Model, model_from_spec
 from fewjoule.optimisers import optimiser
-from fewjoule.tasks import mnist, sinusoid
-from fewjoule.tasks.samples import Agents, Tasks
+from fewjoule.tasks import files, mnist, sinusoid
+from fewjoule.tasks.samples import Agents, Tasks, stack_seeds
 
 BUILT_IN = ("sinusoid", "mnist")
 TASK_SEED = 1_000_003  # new tasks are the same for every seed and method of a study
@@ -82,6 +82,31 @@ class MnistFamily(_Table):
             only_own_digits=self.only_own_digits, seed=TASK_SEED,
         )  # fmt: skip
         return agents, tasks, images.source
+
+
+class FilesFamily(_Table):
+    """A user's own agents and new tasks, one file each; models that lie beside the agents' files are used."""
+
+    kind: Literal["files"]
+    folder: str
+    new_tasks: str
+    target: str = "y"
+    task: Literal["regression", "classification"] | None = None
+    divide_by: Positive = 1.0
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    align: Literal["auto", "always", "never"] = "auto"
+    layout: Literal["fewjoule", "pytorch", "flax"] | None = None
+
+    def read(self, seed: int) -> files.Folder:
+        reading = files.Reading(self.target, self.task, self.divide_by)
+        return files.read_agents(self.folder, reading, validation=self.validation, seed=seed)
+
+    def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
+        found = self.read(seeds[0])
+        tasks, names = files.read_tasks(self.new_tasks, found.reading, shots=evaluation.shots, seed=TASK_SEED)
+        agents = stack_seeds([found.agents] * len(seeds), seeds)
+        data = f"{len(found.files)} agents of {self.folder}, {len(names)} new tasks of {self.new_tasks}"
+        return agents, tasks, data
 
 
 class ModelSettings(_Table):
@@ -152,7 +177,7 @@ class Study(_Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
     title: str = ""
     seeds: list[Seed] = Field(min_length=1)
-    family: SinusoidFamily | MnistFamily = Field(discriminator="kind")
+    family: SinusoidFamily | MnistFamily | FilesFamily = Field(discriminator="kind")
     model: ModelSettings
     local: LocalSettings = LocalSettings()
     evaluation: Evaluation = Evaluation()
@@ -296,7 +321,7 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any], kind: type[
     """One problem of a study file as one line with the cure; a misspelt key before the key that it makes missing."""
     first = min(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
     place = [str(p) for p in first["loc"]]
-    if place[:2] in (["family", "sinusoid"], ["family", "mnist"]):
+    if place[:2] in (["family", "sinusoid"], ["family", "mnist"], ["family", "files"]):
         place.pop(1)
     if place[0] == "methods" and len(place) > 1 and place[1].isdecimal():
         place[1] = str(table["methods"][int(place[1])].get("name", place[1]))
@@ -317,7 +342,7 @@ def _fields(place: list[str], table: dict[str, Any], kind: type[Study]) -> list[
     if not place:
         return list(kind.model_fields)
     if place[0] == "family":
-        kinds = {get_args(c.model_fields["kind"].annotation)[0]: c for c in (SinusoidFamily, MnistFamily)}
+        kinds = {get_args(c.model_fields["kind"].annotation)[0]: c for c in (SinusoidFamily, MnistFamily, FilesFamily)}
         return list(kinds[table["family"]["kind"]].model_fields)
     annotation = kind.model_fields[place[0]].annotation
     return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []

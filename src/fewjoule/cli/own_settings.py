@@ -6,20 +6,26 @@ import pydantic
 
 from fewjoule.energy import device, link
 from fewjoule.errors import InputError
-from fewjoule.methods import Method
-from fewjoule.methods import method as named_method
 from fewjoule.study import EnergySettings, LocalSettings, ModelSettings
 
 
-def chosen_method(name: str, settings: list[str]) -> Method:
-    """The method with settings like `rounds=10`, values as in TOML."""
+def method_settings(texts: list[str]) -> dict[str, Any]:
+    """Settings like `rounds=10`, values as in TOML."""
     table: dict[str, Any] = {}
-    for text in settings:
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise InputError(f"--set takes NAME=VALUE, as in rounds=10, got {text!r}.")
         table[key.strip()] = _value(value.strip())
-    return named_method(name, **table)
+    return table
+
+
+def step_list(text: str) -> list[int]:
+    """Numbers of fine-tuning steps like `0,1,10`."""
+    try:
+        return sorted({int(n) for n in text.split(",")})
+    except ValueError as error:
+        raise InputError(f"--steps takes whole numbers with commas, as in 0,1,10, got {text!r}.") from error
 
 
 def sections(

@@ -29,6 +29,11 @@ def train(
     device: Annotated[str | None, typer.Option(help="The device whose watts the models take.")] = None,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
     energy: Annotated[Path | None, typer.Option(help="Write the ledger to this CSV file.")] = None,
+    run_folder: Annotated[Path | None, typer.Option("--run", help="Write a run folder and report; needs --tasks.")] = None,
+    tasks: Annotated[Path | None, typer.Option(help="For the report: a folder of new tasks, one file each.")] = None,
+    shots: Annotated[int | None, typer.Option(help="Samples (per class) to adapt on, if a task has no x_test.")] = None,
+    steps: Annotated[str, typer.Option(help="For the report: numbers of fine-tuning steps.")] = "0,1,5,10,50",
+    step: Annotated[float, typer.Option(help="For the report: size of a fine-tuning step.")] = 0.01,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:  # fmt: skip
     """Train a meta-model over the agents in FOLDER."""
@@ -36,9 +41,11 @@ def train(
     from fewjoule.align import MODES
     from fewjoule.align import align as align_models
     from fewjoule.cache import use_compile_cache
-    from fewjoule.cli.own_settings import chosen_method, sections
+    from fewjoule.cli.own_report import TrainingReport
+    from fewjoule.cli.own_settings import method_settings, sections, step_list
     from fewjoule.energy import Ledger
     from fewjoule.errors import InputError
+    from fewjoule.methods import method as named_method
     from fewjoule.study_energy import StudyMeter
     from fewjoule.tasks.files import Reading, read_agents
     from fewjoule.weights import write_model
@@ -49,7 +56,10 @@ def train(
     for path in (output, energy):
         if path is not None:
             check_writable(path, force=force)
-    chosen = chosen_method(method, settings or [])
+    if (run_folder is None) != (tasks is None):
+        raise InputError("--run and --tasks go together: the report judges the meta-model on new tasks.")
+    changes = method_settings(settings or [])
+    chosen = named_method(method, **changes)
     spec, init, local, energies = sections(
         study,
         model=model,
@@ -64,6 +74,16 @@ def train(
     use_compile_cache()
     given = work.given_models(found, spec, init=init, layout=layout)
     reader = StudyMeter(energies)
+    report = None
+    if run_folder is not None and tasks is not None:
+        family = {
+            "folder": str(folder), "new_tasks": str(tasks), "target": target, "task": found.reading.task,
+            "divide_by": divide_by, "validation": share, "align": align, "layout": layout,
+        }  # fmt: skip
+        report = TrainingReport(
+            run_folder, family, found.reading, given.model, init=init, method=method, settings=changes, seed=seed,
+            local=local, energy=energies, shots=shots, steps=step_list(steps), step=step,
+        )  # fmt: skip
     say(f"{found.reading.task} ({found.why}); model {given.model.spec} ({given.source}), {given.model.size} weights")
     for i, kind in given.layouts.items():
         if kind != "fewjoule":
@@ -93,6 +113,8 @@ def train(
         write_ledger(energy, ledger, force)
         say(f"ledger: {energy}")
     say(f"meta-model: {output}")
+    if report is not None:
+        report.write(aligned.models, ledger)
 
 
 def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:

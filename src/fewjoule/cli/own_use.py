@@ -179,7 +179,7 @@ def evaluate(
 ) -> None:  # fmt: skip
     """Fine-tune META to every new task in FOLDER and show how good that is, as a CDF and a table."""
     from fewjoule.adapt import adapt as adapt_all
-    from fewjoule.errors import InputError
+    from fewjoule.cli.own_settings import step_list
     from fewjoule.predictions import cdf_table, cdf_text, evaluation_table, quantile_rows
     from fewjoule.tasks.files import read_tasks
     from fewjoule.writing import check_writable, write_atomically
@@ -187,10 +187,7 @@ def evaluate(
     for path in (output, cdf):
         if path is not None:
             check_writable(path, force=force)
-    try:
-        wanted = sorted({int(n) for n in steps.split(",")})
-    except ValueError as error:
-        raise InputError(f"--steps takes whole numbers with commas, as in 0,1,10, got {steps!r}.") from error
+    wanted = step_list(steps)
     loaded = load(meta, spec, loss, layout)
     tasks, names = read_tasks(folder, reading_of(loaded, target, divide_by), shots=shots, seed=seed)
     with stage(f"fine-tuning to {len(names)} tasks"):

@@ -178,7 +178,8 @@ def _list_folder(folder: Path, what: str) -> tuple[list[Path], dict[str, Path]]:
         if one.stem == two.stem:
             raise InputError(f"{one} and {two.name} have the same name, so they would be one agent; rename one.")
     models = {p.stem: p for p in visible if p.suffix == ".safetensors"}
-    if lonely := sorted(set(models) - {p.stem for p in files}):
+    # adapted models lie beside tasks; beside agents a model without samples is a wrong name
+    if what == "agents" and (lonely := sorted(set(models) - {p.stem for p in files})):
         raise InputError(f"{models[lonely[0]]} has no samples beside it; add {lonely[0]}.npz or move the model away.")
     return files, models
 
