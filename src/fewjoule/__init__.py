@@ -2,8 +2,10 @@
 
 from fewjoule._version import __version__
 from fewjoule.adapt import Adaptation, adapt
+from fewjoule.align import Alignment, align
 from fewjoule.codecs import CODECS, Codec, codec
 from fewjoule.errors import DivergedWarning, InputError
+from fewjoule.export import export
 from fewjoule.local import Local, train_locally
 from fewjoule.methods import (
     METHODS,
@@ -28,7 +30,9 @@ from fewjoule.methods import (
 from fewjoule.models import Model, conv4, logistic, mlp, model_from_spec
 from fewjoule.simulate import Run, Trace, simulate
 from fewjoule.tasks import mnist, sinusoid
+from fewjoule.tasks.files import Folder, Reading, read_agents, read_tasks
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
+from fewjoule.weights import Loaded, read_model, write_model
 
 __all__ = [
     "CODECS",
@@ -36,12 +40,16 @@ __all__ = [
     "Adaptation",
     "AgentData",
     "Agents",
+    "Alignment",
     "Codec",
     "DivergedWarning",
+    "Folder",
     "InputError",
+    "Loaded",
     "Local",
     "Method",
     "Model",
+    "Reading",
     "Run",
     "Samples",
     "Schedule",
@@ -49,9 +57,11 @@ __all__ = [
     "Trace",
     "__version__",
     "adapt",
+    "align",
     "average",
     "codec",
     "conv4",
+    "export",
     "fedavg",
     "fedavgm",
     "fedexp",
@@ -69,9 +79,13 @@ __all__ = [
     "mnist",
     "model_from_spec",
     "random_start",
+    "read_agents",
+    "read_model",
+    "read_tasks",
     "reptile",
     "simulate",
     "sinusoid",
     "train_locally",
     "with_codec",
+    "write_model",
 ]

@@ -15,13 +15,13 @@ from jax import Array
 
 from fewjoule.align import Alignment
 from fewjoule.compiled import Around
-from fewjoule.energy import ALL_ROUNDS, BEFORE_FIRST_ROUND, Ledger, charge_downlink, charge_uplink
+from fewjoule.energy import ALL_ROUNDS, BEFORE_FIRST_ROUND, Ledger, Row, charge_downlink, charge_uplink
 from fewjoule.energy import link as named_link
-from fewjoule.errors import InputError
+from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.local import Local, check_fit, train_locally
 from fewjoule.methods import Method
 from fewjoule.models import Model, model_from_spec
-from fewjoule.simulate import DivergedWarning, Run, Simulation
+from fewjoule.simulate import Run, Simulation
 from fewjoule.study import LocalSettings
 from fewjoule.study_energy import StudyMeter, method_flops, pretraining_flops
 from fewjoule.tasks.files import Folder
@@ -82,9 +82,11 @@ def local_models(
         def train(around: Around) -> Local:
             return train_locally(model, rest, seed=seed, **settings.model_dump(), around=around)
 
-        local, reading = meter.read(train, None)
-        for i, vector in zip(missing, local.models, strict=True):
-            if not bool(jnp.isfinite(vector).all()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DivergedWarning)  # said below, with the file and the cure
+            local, reading = meter.read(train, None)
+        for i, vector, stopped in zip(missing, local.models, local.stopped_by, strict=True):
+            if stopped == "diverged" or not bool(jnp.isfinite(vector).all()):
                 raise InputError(
                     f"{folder.files[i]}: local training diverged at step {settings.step:g}; lower --local-step."
                 )
@@ -162,17 +164,26 @@ def model_card(
 
 
 def energy_table(ledger: Ledger) -> list[dict[str, Any]]:
-    """Joules, seconds and bits by phase and kind; kinds are never added up."""
-    table: dict[tuple[str, str], dict[str, Any]] = {}
+    """Joules, seconds, bits and FLOPs by phase and kind; kinds are never added up.
+
+    Agents send at the same time, so the seconds of a phase are those of the agent that takes longest.
+    """
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in ledger:
-        cell = table.setdefault(
-            (row.phase, row.kind), {"phase": row.phase, "kind": row.kind, "source": row.source, "joules": 0.0}
-        )
-        for key in ("joules", "seconds", "bits", "flops"):
-            amount = getattr(row, key)
-            if amount is not None:
-                cell[key] = cell.get(key, 0) + amount
-    return list(table.values())
+        groups.setdefault((row.phase, row.kind), []).append(row)
+    table = []
+    for (phase, kind), rows in groups.items():
+        cell: dict[str, Any] = {"phase": phase, "kind": kind, "source": rows[0].source}
+        for key in ("joules", "bits", "flops"):
+            known = [getattr(row, key) for row in rows if getattr(row, key) is not None]
+            cell |= {key: sum(known)} if known else {}
+        by_agent: dict[str, float] = {}
+        for row in rows:
+            if row.seconds is not None:
+                by_agent[row.agent] = by_agent.get(row.agent, 0.0) + row.seconds
+        cell |= {"seconds": max(by_agent.values())} if by_agent else {}
+        table.append(cell)
+    return table
 
 
 def with_name(path: Path, check: Any, *arguments: Any) -> None:

@@ -45,7 +45,7 @@ def pretrain_files(study: Study, family: FilesFamily, model: Model, agents: Agen
             return train_locally(model, rest, seed=list(study.seeds), **study.local.model_dump(), around=around)
 
         local, reading = meter.read(train, None)
-        if not bool(jnp.isfinite(local.models).all()):
+        if (local.stopped_by == "diverged").any() or not bool(jnp.isfinite(local.models).all()):
             raise InputError(f"local training diverged at step {study.local.step:g}; lower local.step.")
         models[:, missing] = local.models
         flops = pretraining_flops(model, rest, study.local, np.asarray(local.steps))

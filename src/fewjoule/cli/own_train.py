@@ -29,7 +29,7 @@ def train(
     device: Annotated[str | None, typer.Option(help="The device whose watts the models take.")] = None,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
     energy: Annotated[Path | None, typer.Option(help="Write the ledger to this CSV file.")] = None,
-    run_folder: Annotated[Path | None, typer.Option("--run", help="Write a run folder and report; needs --tasks.")] = None,
+    run_folder: Annotated[Path | None, typer.Option("--run", help="A run folder with a report; needs --tasks.")] = None,
     tasks: Annotated[Path | None, typer.Option(help="For the report: a folder of new tasks, one file each.")] = None,
     shots: Annotated[int | None, typer.Option(help="Samples (per class) to adapt on, if a task has no x_test.")] = None,
     steps: Annotated[str, typer.Option(help="For the report: numbers of fine-tuning steps.")] = "0,1,5,10,50",
