@@ -105,9 +105,7 @@ def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(metho
 @every_method
 def test_zero_rounds_is_the_start(method, model, agents, local_models):
     run = simulate(dataclasses.replace(method, rounds=0), model, agents, local_models)
-    expected = {"average": local_models.mean(0), "random": model.init(key_for(0, "start")), 1: local_models[1]}[
-        method.start
-    ]
+    starts = {"average": local_models.mean(0), "random": model.init(key_for(0, "start")), 1: local_models[1]}
     np.testing.assert_allclose(run.meta, starts[method.start], rtol=1e-6, atol=1e-7)
     assert run.trace.loss.shape == (0,)
 
