@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fewjoule.methods.method import Broadcast, Info, Loss, Method, Start, one_per_settings, positive, settings_of
@@ -32,7 +33,7 @@ def fisher(*, floor: float = 0.1) -> Method:
         loss: Loss, local: Array, broadcast: Broadcast, data: AgentData, key: Array
     ) -> tuple[Array, tuple[Array, Array], Info]:
         weight = empirical_fisher(loss, local, data.train)
-        weight = weight + floor * weight.mean() + jnp.finfo(weight.dtype).tiny
+        weight = weight + floor * weight.mean() + np.finfo(weight.dtype).tiny
         # Scaled to mean 1: an agent whose loss is larger all over is not more certain of every weight.
         weight = weight / weight.mean()
         message = (weight * (local - broadcast.model), weight)
