@@ -81,12 +81,21 @@ def share_best(finished: dict[str, Part], metric: str, at: int) -> dict[str, flo
     return {name: float(share) for name, share in zip(names, shares, strict=True)}
 
 
-def interval(per_seed: Array) -> tuple[float | None, float | None]:
-    """A 95 % Student interval of the mean over seeds; none from a single seed."""
-    if len(per_seed) < 2 or not np.isfinite(per_seed).all():
+def interval(per_seed: Array, *, ratio: bool = False) -> tuple[float | None, float | None]:
+    """A 95 % Student interval of the mean over seeds; none from a single seed.
+
+    With `ratio` the interval is of the logarithm's mean: losses are compared by ratios, and none lies below 0.
+    """
+    if len(per_seed) < 2 or not np.isfinite(per_seed).all() or (ratio and per_seed.min() <= 0):
         return None, None
-    half = stats.t.ppf(0.975, len(per_seed) - 1) * per_seed.std(ddof=1) / math.sqrt(len(per_seed))
-    return float(per_seed.mean() - half), float(per_seed.mean() + half)
+    values = np.log(per_seed) if ratio else per_seed
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    low, high = float(values.mean() - half), float(values.mean() + half)
+    return (_exp(low), _exp(high)) if ratio else (low, high)
+
+
+def _exp(value: float) -> float | None:
+    return math.exp(value) if value < 700 else None
 
 
 def _quality(study: Study, part: Part, good: Array, metric: str) -> dict[str, Any]:
@@ -94,20 +103,20 @@ def _quality(study: Study, part: Part, good: Array, metric: str) -> dict[str, An
         return {}
     table = {}
     for k, steps in enumerate(study.evaluation.steps):
-        loss = _statistics(part.arrays["loss"][good][..., k], study.evaluation.statistic)
-        accuracy = _statistics(part.arrays["accuracy"][good][..., k], study.evaluation.statistic)
+        loss = _statistics(part.arrays["loss"][good][..., k], study.evaluation.statistic, ratio=True)
+        accuracy = _statistics(part.arrays["accuracy"][good][..., k], study.evaluation.statistic, ratio=False)
         table[str(steps)] = {"loss": loss, "accuracy": accuracy if metric == "accuracy" else None}
     return table
 
 
-def _statistics(values: Array, statistic: str) -> dict[str, Any]:
+def _statistics(values: Array, statistic: str, *, ratio: bool) -> dict[str, Any]:
     """Quantiles and mean over [seeds, tasks]; low and high bound the headline statistic over seeds.
 
     A fine-tuning that overflowed counts as infinity, which JSON cannot carry: such a number is None.
     """
     values = values.astype(np.float64)
     per_seed = np.median(values, 1) if statistic == "median" else values.mean(1)
-    low, high = interval(per_seed)
+    low, high = interval(per_seed, ratio=ratio)
     numbers = {name: float(np.quantile(values, q)) for name, q in QUANTILES.items()}
     numbers["mean"] = float(values.mean())
     return {k: v if math.isfinite(v) else None for k, v in numbers.items()} | {"low": low, "high": high}
@@ -153,5 +162,9 @@ def _link(name: str) -> dict[str, Any]:
             "bandwidth_hz": chosen.bandwidth_hz,
             "power_watts": chosen.power_watts,
             "noise_watts_per_hz": chosen.noise_watts_per_hz,
+            "gain": chosen.gain,
+            "amplifier_efficiency": chosen.amplifier_efficiency,
+            "circuit_watts": chosen.circuit_watts,
+            "outage": chosen.outage,
         }
     return table

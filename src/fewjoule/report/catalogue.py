@@ -14,6 +14,7 @@ THIN = "Thin lines in every panel: the average of the local models (neutral) and
 
 def catalogue(summary: Summary, facts: list[Facts], data: dict[str, Rows]) -> list[Chart]:
     """Every chart for which the run has numbers."""
+    statistic = summary.statistic.capitalize()
     order = [f.label for f in facts]
     metric, steps = summary.metric, counted(summary.headline_steps, "fine-tuning step")
     where = "lower left is better"
@@ -23,9 +24,9 @@ def catalogue(summary: Summary, facts: list[Facts], data: dict[str, Rows]) -> li
         Chart(
             "quality",
             "Quality against joules",
-            f"Median {metric if metric == 'loss' else 'error (1 - accuracy)'} after {steps} (measured; bars span the "
-            f"seeds) against the joules of the training (computation and radio; see the table for their kinds). Both "
-            f"axes are logarithmic, {where}. Dashed: the frontier, where nothing is both better and cheaper.",
+            f"{statistic} {metric if metric == 'loss' else 'error (1 - accuracy)'} after {steps} (measured; bars: 95 % "
+            f"over seeds) against the joules of the training (computation and radio; see the table for their kinds). "
+            f"Both axes are logarithmic, {where}. Dashed: the frontier, where nothing is both better and cheaper.",
             f"Scatter of {metric} against joules, both logarithmic. "
             + "; ".join(f"{f.label}: {quality_text(f.quality or 0)} for {joules_text(f.joules())}" for f in found),
             partial(charts.quality_against_joules, summary, data),
@@ -36,7 +37,7 @@ def catalogue(summary: Summary, facts: list[Facts], data: dict[str, Rows]) -> li
             f"Distribution of the {metric} over new tasks",
             f"Share of the {summary.tasks} new tasks (all seeds) with at most this {metric} after {steps}; measured. "
             f"{'Further left' if metric == 'loss' else 'Further right'} is better. {THIN}",
-            f"Cumulative distributions of the {metric} over new tasks, one panel per family. Medians: {ranking}.",
+            f"Cumulative distributions of the {metric} over new tasks, one panel per family. {statistic}s: {ranking}.",
             partial(charts.cdf, summary, data),
             ("cdf",),
         ),
@@ -44,7 +45,7 @@ def catalogue(summary: Summary, facts: list[Facts], data: dict[str, Rows]) -> li
             "energy",
             "Joules of computation and communication",
             "Per run, all agents together; each kind of knowledge has its own shape. Pretraining of the local models "
-            "and adaptation to all new tasks are shown apart from the training. The axis is logarithmic.",
+            "and the adaptation of one new device are shown beside the training. The axis is logarithmic.",
             "Dot plot of joules by method and phase, logarithmic. "
             + "; ".join(_spent(f, "joules") for f in facts if f.spent),
             partial(charts.amounts, "energy", "joules (log)", "J", data, order=order),
@@ -64,8 +65,8 @@ def catalogue(summary: Summary, facts: list[Facts], data: dict[str, Rows]) -> li
         Chart(
             "steps",
             f"{metric.capitalize()} against fine-tuning steps",
-            f"Median {metric} over the new tasks, measured. {THIN}",
-            f"Median {metric} against the number of fine-tuning steps, one panel per family.",
+            f"{statistic} {metric} over the new tasks, measured. {THIN}",
+            f"{statistic} {metric} against the number of fine-tuning steps, one panel per family.",
             partial(charts.steps, summary, data),
             ("steps",),
         ),

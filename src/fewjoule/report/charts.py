@@ -60,7 +60,7 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
     )
     height = 360 if layout.narrow else 430
     width = layout.width - (150 if layout.narrow else 180)  # labels stand to the right of their points
-    errors = [row[end] for row in data["points"] or data["free"] for end in ("low", "high")]
+    errors = [row[k] for row in data["points"] or data["free"] for k in ("low", "high", "error") if k in row]
     room = Room(width, height, PADDING, (min(errors), max(errors)))
     x = alt.X(
         "joules:Q",
@@ -78,7 +78,7 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
     faint = alt.condition(pick, alt.value(1), alt.value(0.15))
     tooltip = [
         alt.Tooltip("label:N", title="method"),
-        alt.Tooltip("quality:N", title=f"median {summary.metric}"),
+        alt.Tooltip("quality:N", title=f"{summary.statistic} {summary.metric}"),
         alt.Tooltip("spent:N", title="joules"),
     ]
     frontier = (
@@ -87,8 +87,10 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
         .encode(x=x, y=y)
     )
     points = alt.Chart(alt.NamedData("points"))
-    ranges = points.mark_rule(strokeWidth=1.5, opacity=0.5).encode(
-        x=x, y=alt.Y("low:Q", title=_error_title(summary)), y2="high:Q", color=colour
+    ranges = (
+        points.transform_filter("isValid(datum.low)")
+        .mark_rule(strokeWidth=1.5, opacity=0.5)
+        .encode(x=x, y=alt.Y("low:Q", title=_error_title(summary)), y2="high:Q", color=colour)
     )
     marks = (
         points.mark_point(filled=True, size=110, opacity=1)
@@ -151,7 +153,7 @@ def cdf(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevel
 
 def steps(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
     """Median loss (or accuracy) against the number of fine-tuning steps, one panel per family."""
-    y = Axis(f"median {summary.metric}", log=summary.metric == "loss")
+    y = Axis(f"{summary.statistic} {summary.metric}", log=summary.metric == "loss")
     x = Axis("fine-tuning steps", values=tuple(float(s) for s in summary.steps))
     return panels("steps", x, y, data["steps"], layout.width, layout.columns, points=True)
 
@@ -262,5 +264,5 @@ def _legend(layout: Layout, columns: int, symbol: str | None = None, orient: str
 
 
 def _error_title(summary: Summary) -> str:
-    what = "median loss" if summary.metric == "loss" else "median error (1 - accuracy)"
-    return f"{what} after {summary.headline_steps} steps"
+    what = "loss" if summary.metric == "loss" else "error (1 - accuracy)"
+    return f"{summary.statistic} {what} after {summary.headline_steps} steps"

@@ -12,8 +12,8 @@ FAMILIES = {
     "Meta-Backward": ("meta_backward",),
     "iMAML": ("imaml",),
     "MAML": ("maml", "fomaml"),
-    "FedAvg, Reptile": ("fedsgd", "fedavg", "reptile"),
-    "without rounds": ("average", "local", "random"),
+    "FedAvg, Reptile": ("fedsgd", "fedavg", "reptile", "fedavgm", "fedexp"),
+    "without rounds": ("average", "local", "random", "fisher"),
     "other": (),
 }
 

@@ -17,6 +17,8 @@ from fewjoule.report.wording import joules_text, kinds_text, quality_text, secon
 Rows = list[dict[str, Any]]
 QUANTILES = np.linspace(0, 1, 81)
 ROUNDS_SHOWN = 60
+BEYOND = 1.6
+"""How far a bar may reach beyond the best and the worst point, as a factor."""
 
 
 def datasets(folder: RunFolder, facts: list[Facts]) -> dict[str, Rows]:
@@ -36,11 +38,12 @@ def datasets(folder: RunFolder, facts: list[Facts]) -> dict[str, Rows]:
 
 def quality_and_joules(facts: list[Facts], summary: Summary) -> dict[str, Rows]:
     """Points, the frontier's steps, and the methods that cost nothing, which a logarithmic axis cannot place."""
+    errors = [error_of(summary, f.quality) for f in facts if f.quality is not None and f.joules() > 0]
+    lowest, highest = (min(errors) / BEYOND, max(errors) * BEYOND) if errors else (0.0, math.inf)
     points: Rows = []
     for f in facts:
-        if f.quality is None or f.low is None or f.high is None:
+        if f.quality is None:
             continue
-        ends = sorted(error_of(summary, q) for q in (f.low, f.high))
         points.append(
             {
                 "method": f.name,
@@ -48,8 +51,7 @@ def quality_and_joules(facts: list[Facts], summary: Summary) -> dict[str, Rows]:
                 "family": f.family,
                 "joules": _short(f.joules()),
                 "error": _short(error_of(summary, f.quality)),
-                "low": _short(ends[0]),
-                "high": _short(ends[1]),
+                **_bar(f, summary, lowest, highest),
                 "quality": quality_text(f.quality),
                 "spent": f"{joules_text(f.joules())} ({kinds_text(f.kinds())})",
             }
@@ -66,6 +68,15 @@ def quality_and_joules(facts: list[Facts], summary: Summary) -> dict[str, Rows]:
     }
 
 
+def _bar(f: Facts, summary: Summary, lowest: float, highest: float) -> dict[str, float]:
+    """The interval over seeds, cut where it would squeeze the points together."""
+    if f.low is None or f.high is None:
+        return {}
+    ends = sorted(error_of(summary, q) for q in (f.low, f.high))
+    low, high = (_short(min(max(end, lowest), highest)) for end in ends)
+    return {"low": low, "high": high}
+
+
 def _amounts(facts: list[Facts], what: str) -> Rows:
     text = joules_text if what == "joules" else seconds_text
     rows = []
@@ -78,7 +89,7 @@ def _amounts(facts: list[Facts], what: str) -> Rows:
                         "method": f.name,
                         "label": f.label,
                         "phase": s.phase,
-                        "kind": s.kind,
+                        "kind": s.kind if what == "joules" else s.seconds_kind,
                         "value": _short(value),
                         "text": text(value),
                         "source": "; ".join(s.sources),
@@ -97,10 +108,9 @@ def _steps(folder: RunFolder, name: str) -> list[tuple[float, float]]:
     summary = folder.summary
     rows = []
     for steps in summary.steps:
-        quality = summary.methods[name].quality[steps]
-        numbers = quality.loss if summary.metric == "loss" else quality.accuracy
-        if numbers is not None:
-            rows.append((float(steps), numbers.median))
+        score = summary.score(name, steps)
+        if score is not None:
+            rows.append((float(steps), score))
     return rows
 
 
@@ -154,7 +164,8 @@ def _radius(folder: RunFolder, facts: list[Facts]) -> Rows:
 def _paths(folder: RunFolder, facts: list[Facts]) -> Rows:
     rows: Rows = []
     labels = {f.name: f.label for f in facts}
-    for name, agents in folder.paths.items():
+    families = {f.name: list(FAMILIES).index(f.family) for f in facts}
+    for name, agents in sorted(folder.paths.items(), key=lambda item: families[item[0]]):
         for agent, points in agents.items():
             keep = list(range(len(points)))
             if len(points) > ROUNDS_SHOWN:
@@ -179,7 +190,6 @@ def link_of_page(facts: list[Facts], summary: Summary) -> dict[str, Any]:
     """What the page needs to compute radio energy for another link."""
     methods = []
     for f in facts:
-        own = f.bits_per_value is not None and not math.isclose(f.bits_per_value, summary.link.bits_per_weight)
         methods.append(
             {
                 "method": f.name,
@@ -187,13 +197,14 @@ def link_of_page(facts: list[Facts], summary: Summary) -> dict[str, Any]:
                 "family": f.family,
                 "error": None if f.quality is None else _short(error_of(summary, f.quality)),
                 "quality": None if f.quality is None else quality_text(f.quality),
-                "ownBits": own,
+                "ownBits": f.own_bits,
                 "spent": [
                     {
                         "phase": s.phase,
                         "kind": s.kind,
                         "joules": s.joules,
                         "seconds": s.seconds,
+                        "secondsKind": s.seconds_kind,
                         "bits": s.bits,
                         "source": "; ".join(s.sources),
                     }

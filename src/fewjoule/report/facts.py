@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from fewjoule.energy.ledger import KINDS, PHASES, Ledger
 from fewjoule.report.colours import family_of
@@ -23,13 +24,14 @@ class Spent:
     kind: str
     joules: float
     seconds: float | None
+    seconds_kind: str
     bits: float | None
     sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """One method. `quality` is the median loss or accuracy at the headline steps, None where every seed diverged."""
+    """One method. `quality` is its loss or accuracy at the headline steps, None where it diverged or overflowed."""
 
     name: str
     label: str
@@ -39,8 +41,9 @@ class Facts:
     low: float | None
     high: float | None
     spent: tuple[Spent, ...]
-    bits_per_value: float | None  # of the uplink
+    own_bits: bool  # the method has a code of its own, not the link's bits per weight
     share_best: float | None
+    share_best_in_paper: float | None
     diverged: tuple[int, ...]
 
     def joules(self, phases: Iterable[str] = TRAINING) -> float:
@@ -103,32 +106,34 @@ def _facts(
             if amount is None:
                 continue
             key = (name, phase, kind)
-            spent.append(
-                Spent(
-                    phase, kind, amount.joules, elapsed.get(key, amount.seconds) if phase in RADIO else amount.seconds,
-                    amount.bits, tuple(sorted(sources.get(key, ()))),
-                )
-            )  # fmt: skip
+            named = tuple(sorted(sources.get(key, ())))
+            seconds = elapsed.get(key, amount.seconds) if phase in RADIO else amount.seconds
+            spent.append(Spent(phase, kind, amount.joules, seconds, _seconds_kind(kind, named), amount.bits, named))
     bits = math.fsum(s.bits or 0.0 for s in spent if s.phase == "uplink")
-    quality = low = high = None
-    if method.quality:
-        at = method.quality[summary.headline_steps]
-        numbers = at.loss if summary.metric == "loss" else at.accuracy
-        assert numbers is not None  # read_folder checked it
-        quality, low, high = numbers.median, numbers.low, numbers.high
+    numbers = summary.numbers(name, summary.headline_steps)
     return Facts(
         name=name,
         label=method.label,
         family=family_of(method.method),
         rounds=method.rounds,
-        quality=quality,
-        low=low,
-        high=high,
+        quality=summary.score(name, summary.headline_steps),
+        low=None if numbers is None else numbers.low,
+        high=None if numbers is None else numbers.high,
         spent=tuple(spent),
-        bits_per_value=bits / method.uplink_values if bits and method.uplink_values else None,
+        own_bits=_coded(method.settings) or not math.isclose(bits, method.uplink_values * summary.link.bits_per_weight),
         share_best=method.share_best,
+        share_best_in_paper=method.share_best_in_paper,
         diverged=tuple(method.diverged),
     )
+
+
+def _seconds_kind(kind: str, sources: tuple[str, ...]) -> str:
+    """The CPU-time model takes watts for granted, but its seconds are those of a clock."""
+    return "measured" if sources and all(source.startswith("CPU time") for source in sources) else kind
+
+
+def _coded(settings: dict[str, Any]) -> bool:
+    return any(settings.get(name) not in (None, "float32") for name in ("codec", "first_codec"))
 
 
 def _sources(ledger: Ledger) -> dict[tuple[str, str, str], set[str]]:

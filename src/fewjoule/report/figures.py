@@ -5,16 +5,23 @@ import struct
 import zlib
 from typing import Any
 
-from fewjoule.report.charts import Chart, Layout
+from altair.utils.schemapi import debug_mode
+
+from fewjoule.report.charts import LAYOUTS, Chart, Layout
 from fewjoule.report.colours import on_paper, variable
 from fewjoule.report.datasets import Rows
 
-FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+PAPER_FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+PAGE_FONT = "system-ui, -apple-system, Segoe UI, Liberation Sans, Arial, sans-serif"
 PNG_SCALE = 2.0
 
+Vega = dict[str, Any]
+Compiled = dict[str, dict[str, Vega]]
+"""Charts by name, each by layout."""
+
 CONFIG: dict[str, Any] = {
-    "background": variable("ground"),
-    "font": FONT,
+    "background": None,
+    "font": PAGE_FONT,
     "view": {"stroke": None},
     "axis": {
         "labelColor": variable("soft"),
@@ -40,20 +47,23 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def compiled(chart: Chart, layout: Layout, config: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The chart as Vega, with variables for colours and without its numbers."""
+def compile_chart(chart: Chart) -> dict[str, Vega]:
+    """The chart as Vega in every layout, with variables for colours and without its numbers."""
     import vl_convert
 
-    spec = chart.draw(layout).to_dict()
-    spec |= {"config": CONFIG | (config or {}), "description": chart.alt_text}
-    return vl_convert.vegalite_to_vega(spec)
+    layouts = {}
+    for name, width in LAYOUTS.items():
+        with debug_mode(False):  # Altair's own checks take most of the time; the tests run them
+            spec = chart.draw(Layout(width)).to_dict(validate=False)
+        layouts[name] = vl_convert.vegalite_to_vega(spec | {"config": CONFIG, "description": chart.alt_text})
+    return layouts
 
 
-def draw(vega: dict[str, Any], datasets: dict[str, Rows]) -> tuple[bytes, bytes]:
+def draw(vega: Vega, datasets: dict[str, Rows]) -> tuple[bytes, bytes]:
     """SVG and PNG of a compiled chart, in the colours of paper."""
     import vl_convert
 
-    vega = json.loads(on_paper(json.dumps(vega)))
+    vega = json.loads(on_paper(json.dumps(vega | {"background": variable("ground")}).replace(PAGE_FONT, PAPER_FONT)))
     for source in vega["data"]:
         if source["name"] in datasets:
             source["values"] = datasets[source["name"]]

@@ -36,16 +36,12 @@ class Amount(_Part):
 
 
 class Quantiles(_Part):
-    """Of one quantity over the new tasks; `low` and `high` bound the median over seeds."""
+    """Over the new tasks, None where infinite; `low` and `high` bound the headline statistic over seeds."""
 
-    q05: float
-    q25: float
-    median: float
-    q75: float
-    q95: float
-    mean: float
-    low: float
-    high: float
+    median: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
 
 
 class Quality(_Part):
@@ -63,6 +59,7 @@ class MethodSummary(_Part):
     diverged: list[int] = []
     quality: dict[int, Quality]
     share_best: float | None = None
+    share_best_in_paper: float | None = None
     energy: dict[Phase, dict[Kind, Amount]]
     uplink_values: float = 0.0
     downlink_values: float = 0.0
@@ -83,10 +80,12 @@ class LinkFacts(_Part):
 
 
 class Summary(_Part):
-    """`summary.json`."""
+    """`summary.json`; `statistic` over the new tasks is the quality that methods are ranked by."""
 
     format: Literal[1]
     study: str
+    title: str = ""
+    statistic: Literal["median", "mean"] = "median"
     metric: Literal["loss", "accuracy"]
     better: Literal["lower", "higher"]
     steps: list[int]
@@ -99,6 +98,16 @@ class Summary(_Part):
     data: str
     link: LinkFacts
     methods: dict[str, MethodSummary]
+
+    def numbers(self, method: str, steps: int) -> Quantiles | None:
+        """A method's loss or accuracy after these fine-tuning steps; None where every seed diverged."""
+        at = self.methods[method].quality.get(steps)
+        return None if at is None else at.loss if self.metric == "loss" else at.accuracy
+
+    def score(self, method: str, steps: int) -> float | None:
+        """The method's quality; None where every seed diverged or fine-tuning overflowed."""
+        numbers = self.numbers(method, steps)
+        return None if numbers is None else numbers.median if self.statistic == "median" else numbers.mean
 
 
 @dataclass(frozen=True)

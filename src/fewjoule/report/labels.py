@@ -35,21 +35,24 @@ def labels(points: alt.Chart, room: Room, opacity: Any) -> tuple[alt.Chart, alt.
     pad, low, high = room.padding, *(math.log(error) for error in room.errors)
     across = f"(datum.lx - datum.lx0) / max(datum.lx1 - datum.lx0, 1e-9) * {room.width - 2 * pad} + {pad}"
     down = f"({high} - datum.ly) / {max(high - low, 1e-9)} * {room.height - 2 * pad} + {pad}"
-    placed = (
-        points.transform_calculate(lx="log(datum.joules)", ly="log(datum.error)")
-        .transform_joinaggregate(lx0="min(lx)", lx1="max(lx)")
-        .transform_calculate(px=across, py=down)
-        .transform_window(before="lag(px)", sort=[{"field": "px"}])
-        .transform_calculate(apart=f"isValid(datum.before) && datum.px - datum.before < {REACH} ? 0 : 1")
-        .transform_window(cluster="sum(apart)", sort=[{"field": "px"}], frame=[None, 0])
-        .transform_window(row="row_number()", groupby=["cluster"], sort=[{"field": "py"}, {"field": "label"}])
-        .transform_calculate(head=f"datum.py - {LINE} * datum.row")
-        .transform_window(
-            lowest="max(head)", groupby=["cluster"], sort=[{"field": "py"}, {"field": "label"}], frame=[None, 0]
-        )
-        .transform_calculate(shift=f"datum.lowest + {LINE} * datum.row - datum.py")
-        .transform_joinaggregate(lift="mean(shift)", groupby=["cluster"])
-        .transform_calculate(at="datum.py + datum.shift - datum.lift")
+    downwards = [{"field": "py"}, {"field": "label"}]
+    placed = points.properties(
+        transform=[
+            _calculate("lx", "log(datum.joules)"),
+            _calculate("ly", "log(datum.error)"),
+            _join([("min", "lx", "lx0"), ("max", "lx", "lx1")]),
+            _calculate("px", across),
+            _calculate("py", down),
+            _window("lag", "px", "before", [{"field": "px"}]),
+            _calculate("apart", f"isValid(datum.before) && datum.px - datum.before < {REACH} ? 0 : 1"),
+            _window("sum", "apart", "cluster", [{"field": "px"}]),
+            _window("row_number", None, "row", downwards, "cluster"),
+            _calculate("head", f"datum.py - {LINE} * datum.row"),
+            _window("max", "head", "lowest", downwards, "cluster"),
+            _calculate("shift", f"datum.lowest + {LINE} * datum.row - datum.py"),
+            _join([("mean", "shift", "lift")], "cluster"),
+            _calculate("at", "datum.py + datum.shift - datum.lift"),
+        ]
     )
     x, y = alt.value(alt.ExprRef("datum.px")), alt.value(alt.ExprRef("datum.py"))
     leaders = placed.mark_rule(strokeWidth=0.8, color=variable("soft")).encode(
@@ -62,5 +65,23 @@ def labels(points: alt.Chart, room: Room, opacity: Any) -> tuple[alt.Chart, alt.
             x=x, y=alt.value(alt.ExprRef("datum.at")), text="label:N", opacity=opacity
         )
 
-    halo = text(color=variable("ground"), stroke=variable("ground"), strokeWidth=4, strokeJoin="round")
+    halo = text(color=variable("ground"), stroke=variable("ground"), strokeWidth=6, strokeJoin="round")
     return leaders, halo, text(color=variable("ink"))
+
+
+def _calculate(name: str, expression: str) -> dict[str, Any]:
+    return {"calculate": expression, "as": name}
+
+
+def _join(fields: list[tuple[str, str, str]], group: str | None = None) -> dict[str, Any]:
+    found = {"joinaggregate": [{"op": op, "field": field, "as": name} for op, field, name in fields]}
+    return found | ({"groupby": [group]} if group else {})
+
+
+def _window(
+    op: str, field: str | None, name: str, sort: list[dict[str, str]], group: str | None = None
+) -> dict[str, Any]:
+    """A running value over the rows up to this one."""
+    what = {"op": op, "as": name} | ({"field": field} if field else {})
+    found: dict[str, Any] = {"window": [what], "sort": sort, "frame": [None, 0]}
+    return found | ({"groupby": [group]} if group else {})

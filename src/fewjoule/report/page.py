@@ -6,11 +6,11 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from fewjoule.report.charts import LAYOUTS, Chart, Layout
+from fewjoule.report.charts import LAYOUTS, Chart
 from fewjoule.report.colours import DARK, LIGHT, as_css
 from fewjoule.report.datasets import Rows, link_of_page
 from fewjoule.report.facts import Facts
-from fewjoule.report.figures import compiled
+from fewjoule.report.figures import Compiled
 from fewjoule.report.folder import LinkFacts, RunFolder, Summary
 from fewjoule.report.sentences import answer, notes
 from fewjoule.report.tables import main_table, numbers_table, sources_table
@@ -22,10 +22,11 @@ SLIDERS = (
     ("power_watts", "radiated power", -3.0, 2.0),
     ("noise_watts_per_hz", "noise density", -21.0, -2.0),
 )
-PAGE_FONT = 'system-ui, -apple-system, "Segoe UI", "Liberation Sans", Arial, sans-serif'
 
 
-def render(folder: RunFolder, facts: list[Facts], datasets: dict[str, Rows], charts: list[Chart], vega: str) -> str:
+def render(
+    folder: RunFolder, facts: list[Facts], datasets: dict[str, Rows], charts: list[Chart], compiled: Compiled, vega: str
+) -> str:
     """The page; `vega` is the JavaScript that puts `vegaEmbed` on the window."""
     summary = folder.summary
     assets = files("fewjoule.report") / "assets"
@@ -35,7 +36,7 @@ def render(folder: RunFolder, facts: list[Facts], datasets: dict[str, Rows], cha
         light=as_css(LIGHT),
         dark=as_css(DARK),
         css=(assets / "page.css").read_text(encoding="utf-8"),
-        heading=escape(f"{summary.study}: which method, what quality, how many joules"),
+        heading=escape(f"{summary.title or summary.study}: which method, what quality, how many joules"),
         facts=_facts(summary),
         answer="\n".join(f'<p class="answer">{line}</p>' for line in answer(facts, summary)),
         table=main_table(facts, summary),
@@ -45,7 +46,7 @@ def render(folder: RunFolder, facts: list[Facts], datasets: dict[str, Rows], cha
         numbers=numbers_table(facts, summary),
         sources=sources_table(folder),
         study=escape(folder.study_text),
-        data=_safe(_data(facts, summary, datasets, charts)),
+        data=_safe(_data(facts, summary, datasets, charts, compiled)),
         vega=vega.replace("</script", "<\\/script"),
         script=(assets / "page.js").read_text(encoding="utf-8"),
     )
@@ -119,18 +120,13 @@ def _figure(chart: Chart) -> str:
     )
 
 
-def _data(facts: list[Facts], summary: Summary, datasets: dict[str, Rows], charts: list[Chart]) -> dict[str, Any]:
-    descriptions = {
-        chart.name: {
-            name: compiled(chart, Layout(width), {"background": None, "font": PAGE_FONT})
-            for name, width in LAYOUTS.items()
-        }
-        for chart in charts
-    }
+def _data(
+    facts: list[Facts], summary: Summary, datasets: dict[str, Rows], charts: list[Chart], compiled: Compiled
+) -> dict[str, Any]:
     return {
         **link_of_page(facts, summary),
         "layouts": LAYOUTS,
-        "charts": descriptions,
+        "charts": {chart.name: compiled[chart.name] for chart in charts},
         "uses": {chart.name: chart.datasets for chart in charts},
         "datasets": {name: _columns(rows) for name, rows in datasets.items()},
     }

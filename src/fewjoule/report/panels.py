@@ -32,7 +32,10 @@ def log_axis(scale: str, unit: str | None = None) -> alt.Axis:
     decades = f"abs(log(domain('{scale}')[1] / domain('{scale}')[0])) / LN10"
     lead = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))"
     plain = "(datum.value >= 1e-3 && datum.value < 1e4 ? format(datum.value, '~r') : format(datum.value, '.0e'))"
-    text = plain if unit is None else f"replace(format(datum.value, '~s'), /([a-zµ]?)$/i, ' $1{unit}')"
+    if unit == "s":  # nobody says kiloseconds
+        plain = "(datum.value < 1 ? format(datum.value, '~s') : format(datum.value, ',')) + 's'"
+        plain = f"replace({plain}, /([a-zµ]?)s$/, ' $1s')"
+    text = plain if unit in (None, "s") else f"replace(format(datum.value, '~s'), /([a-zµ]?)$/i, ' $1{unit}')"
     shown = f"({decades} < 1 || {lead} == 1 || ({decades} < 2 && ({lead} == 2 || {lead} == 5)))"
     return alt.Axis(
         labelExpr=f"{shown} ? {text} : ''",

@@ -15,7 +15,7 @@ def answer(facts: list[Facts], summary: Summary) -> list[str]:
     best = finished[0]
     word = "lowest" if summary.better == "lower" else "highest"
     lines = [
-        f"{_strong(best)} reached the {word} median {summary.metric} after "
+        f"{_strong(best)} reached the {word} {summary.statistic} {summary.metric} after "
         f"{counted(summary.headline_steps, 'fine-tuning step')}, <strong>{quality_text(best.quality or 0.0)}</strong>, "
         f"for <strong>{joules_text(best.joules())}</strong>{_spenders(best)}."
     ]
@@ -23,7 +23,7 @@ def answer(facts: list[Facts], summary: Summary) -> list[str]:
     if others:
         lines.append(" ".join(_beside(f, best, summary) for f in others))
     names = on_frontier(facts, summary)
-    frontier = [f for name in names for f in finished if f.name == name]
+    frontier = [f for name in names for f in finished if f.name == name and f.joules() > 0]
     if len(frontier) > 1:
         lines.append(
             "No other method is both better and cheaper than "

@@ -7,10 +7,10 @@ from pathlib import Path
 from fewjoule.cache import cache_dir
 from fewjoule.errors import InputError
 from fewjoule.report.catalogue import catalogue
-from fewjoule.report.charts import LAYOUTS, PAPER_LAYOUT, Layout
+from fewjoule.report.charts import PAPER_LAYOUT
 from fewjoule.report.datasets import datasets
 from fewjoule.report.facts import digest
-from fewjoule.report.figures import compiled, draw
+from fewjoule.report.figures import compile_chart, draw
 from fewjoule.report.folder import read_folder
 from fewjoule.report.page import render
 from fewjoule.writing import write_atomically
@@ -24,12 +24,11 @@ def write(folder: Path) -> Path:
     facts = digest(run)
     data = datasets(run, facts)
     charts = catalogue(run.summary, facts, data)
+    compiled = {chart.name: compile_chart(chart) for chart in charts}
     contents: dict[str, bytes] = {}
-    for chart in charts:
-        if any(data[name] for name in chart.datasets):
-            spec = compiled(chart, Layout(LAYOUTS[PAPER_LAYOUT]))
-            contents[f"figures/{chart.name}.svg"], contents[f"figures/{chart.name}.png"] = draw(spec, data)
-    contents["report.html"] = render(run, facts, data, charts, _vega()).encode("utf-8")
+    for name, layouts in compiled.items():
+        contents[f"figures/{name}.svg"], contents[f"figures/{name}.png"] = draw(layouts[PAPER_LAYOUT], data)
+    contents["report.html"] = render(run, facts, data, charts, compiled, _vega()).encode("utf-8")
     try:
         (folder / "figures").mkdir(exist_ok=True)
     except FileExistsError:

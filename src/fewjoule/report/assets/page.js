@@ -136,7 +136,7 @@ function refreshData() {
   for (const [set, what, text] of [["energy", "joules", (v) => si(v, "J")], ["time", "seconds", secondsText]]) {
     data[set] = page.methods.flatMap((m) => m.spent.map((s) => ({ s: spentNow(m, s), m })))
       .filter(({ s }) => s[what] > 0)
-      .map(({ s, m }) => ({ method: m.method, label: m.label, phase: s.phase, kind: s.kind, value: s[what], text: text(s[what]), source: s.source }));
+      .map(({ s, m }) => ({ method: m.method, label: m.label, phase: s.phase, kind: what === "joules" ? s.kind : s.secondsKind, value: s[what], text: text(s[what]), source: s.source }));
     put(set, set);
     if (views[set]) views[set].run();
   }
@@ -150,7 +150,7 @@ function refreshTable() {
     for (const cell of cells) {
       const part = cell.dataset.part;
       if (part === "row") cell.classList.toggle("best", best.has(m.method));
-      else if (part === "star") cell.textContent = best.has(m.method) ? "★" : "";
+      else if (part === "star") cell.textContent = best.has(m.method) ? "\u00a0★" : "";
       else if (part === "total") cell.textContent = si(total(m), "J");
       else if (part) {
         const [phase, kind] = part.split("/");
