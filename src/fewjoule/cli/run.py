@@ -28,6 +28,7 @@ def run(
     """Run a study: local training, every method, adaptation to new tasks, energy, figures and a page."""
     from fewjoule.cache import use_compile_cache
     from fewjoule.cli.progress import progress
+    from fewjoule.cli.summary_table import print_summary
     from fewjoule.runner import new_folder, prepare, run_study, stopped_study
     from fewjoule.study import load_study
 
@@ -54,6 +55,7 @@ def run(
     except BaseException:
         shown.finish()
         raise
+    print_summary(folder)
     print(f"report: {folder / 'report.html'}")
 
 
