@@ -17,7 +17,7 @@ def print_summary(folder: Path) -> None:
     table = Table(title=f"{summary['title']}: per run, all agents together", title_justify="left")
     table.add_column("method")
     table.add_column(f"{statistic} {metric}\nafter {at} steps", justify="right")
-    table.add_column("best of\nall tasks", justify="right")
+    table.add_column("best on this\nshare of tasks", justify="right")
     table.add_column("radio up\nJ, analytic", justify="right")
     table.add_column(f"arithmetic\nJ, {'/'.join(sorted(kinds)) or 'none'}", justify="right")
 
@@ -40,4 +40,5 @@ def print_summary(folder: Path) -> None:
 
 def _joules(method: dict[str, Any], phase: str) -> str:
     amounts = method["energy"].get(phase, {})
-    return f"{sum(a['joules'] for a in amounts.values()):.3g}" if amounts else "0"
+    joules = sum(a["joules"] for a in amounts.values())
+    return f"{joules:,.0f}" if joules >= 100 else f"{joules:.3g}"
