@@ -150,7 +150,7 @@ def _checked_presence(
                 f"got {list(availability.shape)}."
             )
         availability = jnp.asarray(availability)
-    if method.down_coded and (participation != 1.0 or availability is not None):
+    if method.codecs[2] is not None and (participation != 1.0 or availability is not None):
         raise InputError(
             "down_codec sends differences from the last broadcast, so every agent must be there every round."
         )

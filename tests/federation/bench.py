@@ -1,5 +1,6 @@
 """Three small agents and a way to run a federation of them in this process."""
 
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from fewjoule.federation.spec import Spec
 
 NAMES = ("north", "south", "west")
 SHORT: dict[str, dict[str, Any]] = {
-    name: {} if name in ("average", "local", "random") else {"rounds": 4, "batch": 8} for name in METHODS
+    name: {k: v for k, v in (("rounds", 4), ("batch", 8)) if k in inspect.signature(build).parameters}
+    for name, build in METHODS.items()
 }
 # conjugate gradients on a badly conditioned system amplify rounding without bound; this one is well conditioned
 SHORT["imaml"] |= {"regularisation": 50.0, "inner_steps": 5, "cg_steps": 3}

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fewjoule.cli import doctor, federation, own_files, own_train, own_use, report, run
+from fewjoule.cli import doctor, federation, own_files, own_train, own_use, plan, report, run
 from fewjoule.errors import InputError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ def _root() -> None:
 
 
 app.command()(run.run)
+app.command()(plan.plan)
 app.command()(doctor.doctor)
 app.command()(report.report)
 app.command()(own_train.train)

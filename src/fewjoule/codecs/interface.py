@@ -55,6 +55,10 @@ class Codec(ABC):
         """Length of the message in bytes, frame included; int32."""
 
     @abstractmethod
+    def most_bytes(self, size: int) -> int:
+        """The length that no message of `size` weights exceeds, frame included."""
+
+    @abstractmethod
     def body(self, packed: Any, size: int) -> bytes:
         """The codec's part of the message."""
 

@@ -31,6 +31,7 @@ from fewjoule.codecs.frame import (
     unpack_bits,
     values_of,
     varint,
+    varint_bytes,
 )
 from fewjoule.codecs.interface import Codec, clean, coarse, coarse_bytes, read_coarse, tree_sum
 from fewjoule.errors import InputError
@@ -79,7 +80,10 @@ class LloydMax(Codec):
         return _signed(packed.levels, packed.codes)
 
     def size_bytes(self, packed: Any, size: int) -> Array:
-        return jnp.asarray(frame_bytes(size) + 1 + 2**self.bits + packed_bytes(size, self.bits), jnp.int32)
+        return jnp.asarray(self.most_bytes(size), jnp.int32)
+
+    def most_bytes(self, size: int) -> int:
+        return frame_bytes(size) + 1 + 2**self.bits + packed_bytes(size, self.bits)
 
     def body(self, packed: Any, size: int) -> bytes:
         return bytes([self.bits]) + coarse_bytes(packed.levels) + pack_bits(packed.codes, self.bits)
@@ -134,6 +138,12 @@ class TopK(Codec):
         count = 1 + sum((packed.number >= 1 << 7 * i).astype(jnp.int32) for i in range(1, 5))
         fixed = frame_bytes(size) + 2 + 2**self.bits
         return fixed + count + (packed.stream_bits.astype(jnp.int32) + 7) // 8
+
+    def most_bytes(self, size: int) -> int:
+        # The gaps add up to at most size - k, so their unary parts to at most (size - k) >> m.
+        k = self.kept(size)
+        stream = min(k * (1 + m + self.bits) + ((size - k) >> m) for m in range(RICE_PARAMETERS))
+        return frame_bytes(size) + 2 + 2**self.bits + varint_bytes(k) + packed_bytes(stream, 1)
 
     def body(self, packed: Any, size: int) -> bytes:
         count, m = int(packed.number), int(packed.rice)

@@ -31,7 +31,10 @@ class Float32(Codec):
         return packed
 
     def size_bytes(self, packed: Any, size: int) -> Array:
-        return jnp.asarray(frame_bytes(size) + 4 * size, jnp.int32)
+        return jnp.asarray(self.most_bytes(size), jnp.int32)
+
+    def most_bytes(self, size: int) -> int:
+        return frame_bytes(size) + 4 * size
 
     def body(self, packed: Any, size: int) -> bytes:
         return np.asarray(packed, "<f4").tobytes()
@@ -65,7 +68,10 @@ class Float16(Codec):
         return packed
 
     def size_bytes(self, packed: Any, size: int) -> Array:
-        return jnp.asarray(frame_bytes(size) + 2 * size, jnp.int32)
+        return jnp.asarray(self.most_bytes(size), jnp.int32)
+
+    def most_bytes(self, size: int) -> int:
+        return frame_bytes(size) + 2 * size
 
     def body(self, packed: Any, size: int) -> bytes:
         return np.asarray(packed).astype("<f2").tobytes()

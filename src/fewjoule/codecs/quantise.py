@@ -57,7 +57,10 @@ class Quantise(Codec):
         return (2 * packed.codes - (2**self.bits - 1)).astype(jnp.float32) * packed.scale
 
     def size_bytes(self, packed: Any, size: int) -> Array:
-        return jnp.asarray(frame_bytes(size) + HEAD_BYTES + packed_bytes(size, self.bits), jnp.int32)
+        return jnp.asarray(self.most_bytes(size), jnp.int32)
+
+    def most_bytes(self, size: int) -> int:
+        return frame_bytes(size) + HEAD_BYTES + packed_bytes(size, self.bits)
 
     def body(self, packed: Any, size: int) -> bytes:
         return bytes([self.bits]) + coarse_bytes(packed.scale) + pack_bits(packed.codes, self.bits)

@@ -12,6 +12,7 @@ from fewjoule.methods.fedavgm import fedavgm
 from fewjoule.methods.fedexp import fedexp
 from fewjoule.methods.fisher import fisher
 from fewjoule.methods.imaml import imaml
+from fewjoule.methods.lean import lean
 from fewjoule.methods.maml import fomaml, maml
 from fewjoule.methods.meta_backward import SCHEDULES, Schedule, meta_backward
 from fewjoule.methods.method import Method
@@ -26,6 +27,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedavgm": fedavgm,
     "fedexp": fedexp,
     "fisher": fisher,
+    "lean": lean,
     "maml": maml,
     "fomaml": fomaml,
     "imaml": imaml,
@@ -43,6 +45,8 @@ def method(name: str, **settings: Any) -> Method:
     coding = {key: settings.pop(key) for key in CODED_SETTINGS if key in settings}
     if coding and coding.keys() == {"feedback"}:
         raise InputError("feedback is about what a codec loses; give codec as well, such as codec='top-k:0.1:2'.")
+    if coding and name == "lean":
+        raise InputError('lean chooses its codecs itself; leave the codec out, or use method = "fedavg".')
     known = inspect.signature(METHODS[name]).parameters
     for key in settings:
         if key not in known:
@@ -76,6 +80,7 @@ __all__ = [
     "fisher",
     "fomaml",
     "imaml",
+    "lean",
     "local_model",
     "maml",
     "meta_backward",

@@ -122,5 +122,5 @@ def _coded(
         agent_init=agent_init,
         upload=None if opening is None else upload,
         final=None if heard is None else lambda state: state[2],
-        down_coded=heard is not None,
+        codecs=(sent, opening, heard),
     )

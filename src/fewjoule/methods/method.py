@@ -92,7 +92,8 @@ class Method:
     needs_validation: bool = False
     needs_local: bool = False  # although nothing is uploaded before the first round
     sends: str = "model"
-    down_coded: bool = False  # broadcasts are differences from the one before
+    codecs: tuple[Any, Any, Any] = (None, None, None)
+    """Of messages, of the first upload and of broadcasts; None sends float32."""
     upload: Callable[[Array, Array, Array], Upload] | None = None
     """(local model, common start, key) -> the first upload; None uploads float32."""
     final: Callable[[Any], Array] | None = None
