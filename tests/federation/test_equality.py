@@ -1,10 +1,13 @@
 """A federation ends with the simulator's numbers: same seed, same agents, every method of the registry."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from federation.bench import NAMES, SHORT, Bench
 from fewjoule import METHODS, method, simulate, train_locally
+from fewjoule.federation import wire
 from fewjoule.federation.agent import AgentRunner
 from fewjoule.federation.drive import drive
 from fewjoule.federation.server import COLUMNS
@@ -28,6 +31,26 @@ def test_meta_model_trace_losses_and_bits_are_the_simulators(bench: Bench, name:
     up, down = (np.nan_to_num(8 * server.table[..., COLUMNS.index(c)]) for c in ("charged_up", "charged_down"))
     np.testing.assert_array_equal(np.vstack([up[:split].sum(0), up[split:-1]]), run.uplink_bits)
     np.testing.assert_array_equal(np.vstack([down[:split].sum(0), down[split:-1]]), run.downlink_bits)
+
+
+@pytest.mark.parametrize(
+    ("name", "codecs"),
+    [
+        ("fedavg", {"codec": "quantise:3"}),
+        ("meta_backward", {"codec": "top-k:0.25:4", "radius": 0.3}),
+        ("fedsgd", {"codec": "lloyd-max:2", "first_codec": "quantise:8"}),
+    ],
+)
+def test_coded_messages_cross_as_few_bytes_and_decode_the_same(bench: Bench, name: str, codecs: Any) -> None:
+    settings = {**SHORT[name], **codecs}
+    run = simulate(method(name, **settings), bench.model, bench.agents, bench.local, seed=2)
+    server, outcome = bench.run(bench.spec(name, seed=2, settings=codecs))
+    assert outcome.status == "complete"
+    np.testing.assert_allclose(server.meta, run.meta, rtol=1e-4, atol=1e-5)
+    charged, payload = (server.table[..., COLUMNS.index(c)] for c in ("charged_up", "payload_up"))
+    np.testing.assert_array_equal(8 * charged[1:-1], run.uplink_bits[1:])
+    frame = wire.size([wire.Form("uint8", (0,))])
+    np.testing.assert_array_equal(payload[:-1], charged[:-1] + frame)  # what is charged is what crossed, and a frame
 
 
 @pytest.mark.parametrize("name", ["average", "meta_backward", "reptile"])

@@ -137,3 +137,15 @@ def test_an_impossible_reading_is_refused(field: str, value: float) -> None:
 def test_a_long_source_is_cut_between_characters() -> None:
     reading = decode(wire.encode(MESSAGE._replace(reading=READING._replace(source="x" + "é" * 60)))).reading
     assert reading.source == "x" + "é" * 47
+
+
+@given(st.binary(max_size=40))
+def test_an_array_may_have_any_length_up_to_its_bound(body: bytes) -> None:
+    forms = (Form("uint8", (-20,)), Form("float32", (2,)))
+    sent = (np.frombuffer(body, np.uint8), np.ones(2, np.float32))
+    data = wire.encode(Message(wire.ROUND, RUN, 7, 1234, sent))
+    if len(body) <= 20:
+        assert decode(data, forms=forms).arrays[0].tobytes() == body
+    else:
+        with pytest.raises(MessageError, match=r"bytes, got|must be"):
+            decode(data, forms=forms)

@@ -104,7 +104,7 @@ class AgentRunner:
         self._local_model = local
         saved = read_state(self._folder_of_run / "agent.state", AGENT, spec.run)
         if saved is None:
-            self._state = agreed.method.agent_init(local, self._uploaded(agreed, local)[0])
+            self._state = agreed.method.agent_init(local, self._upload(agreed, local)[0])
             self._done, self._answered, self._answer = -1, b"", b""
         else:
             self._state = rebuild(
@@ -149,14 +149,15 @@ class AgentRunner:
         write_state(path, AGENT, same, State({"reading": list(reading)}, {"model": np.asarray(local)}))
         return local, reading
 
-    def _uploaded(self, agreed: Contract, local: Array) -> tuple[Array, float]:
-        """The local model as the server gets it, and the bytes charged for it."""
-        if agreed.method.upload is None or agreed.method.start == "random":
-            return local, 4.0 * agreed.model.size
+    def _upload(self, agreed: Contract, local: Array) -> tuple[Array, np.ndarray, float]:
+        """The local model as the server gets it, what is sent for it, and the bytes charged."""
+        codec = agreed.first_codec
+        if agreed.method.upload is None or agreed.method.start == "random" or codec is None:
+            return local, np.asarray(local), 4.0 * agreed.model.size
         common = agreed.model.init(key_for(agreed.spec.seed, "start"))
         key = jax.random.fold_in(key_for(agreed.spec.seed, "codec"), self.id)
         upload = agreed.method.upload(local, common, key)
-        return upload.model, float(upload.size_bytes)
+        return upload.model, _bytes(codec.to_bytes(upload.packed, local.size)), float(upload.size_bytes)
 
     def _round(self, round: int, message: Message, digest: bytes) -> bytes:
         assert self._contract is not None
@@ -171,8 +172,10 @@ class AgentRunner:
         key = round_key(self._root, round, self.id)
         run = _compiled(_step, (agreed.method, agreed.model), (self._state, broadcast, self._data, key))
         (state, reply, info), reading = self._meter(run)
-        arrays = leaves(reply)
-        model = np.asarray(info.model)
+        arrays, model, codec = leaves(reply), np.asarray(info.model), agreed.codec
+        if codec is not None:
+            coded = zip(info.packed, arrays, strict=True)
+            arrays = tuple(_bytes(codec.to_bytes(packed, array.size)) for packed, array in coded)
         reading = reading._replace(
             loss=float(info.loss),
             distance=float(np.linalg.norm(model - message.arrays[0])),
@@ -199,8 +202,8 @@ class AgentRunner:
         assert self._contract is not None
         agreed = self._contract
         if kind == wire.UPLOAD:
-            upload, charged = self._uploaded(agreed, self._local_model)
-            return self._reply(kind, round, (np.asarray(upload),), Reading(charged_bytes=charged))
+            _, sent, charged = self._upload(agreed, self._local_model)
+            return self._reply(kind, round, (sent,), Reading(charged_bytes=charged))
         if kind == wire.PROBE:
             if agreed.method.probe is None:
                 raise MessageError(f"{agreed.method.name} has no probe.")
@@ -229,6 +232,10 @@ def _digest(agreed: Contract, data: AgentData, own: Array | None) -> bytes:
     for leaf in jax.tree.leaves((data.train, () if own is None else own)):
         total.update(np.ascontiguousarray(leaf).tobytes())
     return total.digest()
+
+
+def _bytes(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, np.uint8)
 
 
 # Compiled once per method and model in a process, and before the meter starts: compiling is not what a device spends.

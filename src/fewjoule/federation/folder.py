@@ -177,7 +177,9 @@ def _part(study: FederatedStudy, results: list[Result]) -> Part:
     metas, diverged = [], []
     for result in results:
         final, start = result.losses
-        gone = not (np.isfinite(result.meta).all() and final <= DIVERGED_AT * max(start, 1e-12))
+        limit = DIVERGED_AT * max(start, 1e-12)
+        last = result.trace[-1, TRACE.index("loss")] if len(result.trace) else final
+        gone = not (np.isfinite(result.meta).all() and (final <= limit or last <= limit))
         diverged.append(gone)
         metas.append(np.full_like(result.meta, np.nan) if gone else result.meta)
     meta = np.stack(metas)

@@ -72,8 +72,8 @@ class FederatedAgent:
 
             use_compile_cache()
             data, own = agent_data(self._site)
-            meter, reason = agent_meter(self._site)
-            say(f"energy: {reason}")
+            meter, source = agent_meter(self._site)
+            say(f"energy: {source}")
             self._runner = AgentRunner(
                 self._name, data, self._kit / "state", own=own, meter=meter, traffic=Traffic(self._site["port"])
             )

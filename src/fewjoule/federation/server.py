@@ -5,6 +5,8 @@ get the meta-model and report their losses. Only complete exchanges count; after
 again, and agents that had answered it answer with the same bytes.
 """
 
+import math
+import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.errors import InputError
 from fewjoule.federation import wire
 from fewjoule.federation.spec import Spec, contract, leaves, rebuild, sent
 from fewjoule.federation.state import RESULT, SERVER, State, pack, read_state, write_state
@@ -54,6 +57,8 @@ class ServerRunner:
         self.spec, self.contract = spec, contract(spec)
         self._path = folder / spec.run.hex() / "server.state"
         self._replies: dict[str, Message] = {}
+        self._lengths: dict[str, int] = {}
+        self._request, self._began = b"", 0.0
         saved = read_state(self._path, SERVER, spec.run)
         if saved is None:
             self._begin()
@@ -64,6 +69,7 @@ class ServerRunner:
         plan, agents = len(self.contract.plan), len(self.spec.agents)
         self.exchange = 0
         self.table = np.full((plan, agents, len(COLUMNS)), np.nan)
+        self.seconds = np.full(plan, np.nan)  # of every exchange, as the server saw it
         self.trace = np.full((self.contract.method.rounds, len(TRACE)), np.nan)
         self.pretraining = np.full((agents, 4), np.nan)  # joules, seconds, kind, source
         self.baseline = np.full((agents, 2), np.nan)  # network bytes sent and received before the first exchange
@@ -95,6 +101,12 @@ class ServerRunner:
 
     def request(self) -> bytes:
         """The message that every agent gets in the exchange at hand; always the same bytes."""
+        if not self._request:
+            self._began = time.perf_counter()
+            self._request = self._encoded()
+        return self._request
+
+    def _encoded(self) -> bytes:
         kind, round = self.at
         arrays: tuple[np.ndarray, ...] = ()
         if kind == wire.ROUND:
@@ -126,10 +138,27 @@ class ServerRunner:
         kind, round = self.at
         forms = self.contract.reply_forms(kind)
         message = wire.decode(data, kind=kind, run=self.spec.run, forms=forms, round=round, agent=agent_id(name))
+        message = message._replace(arrays=self._decoded(kind, message.arrays))
         if kind != wire.CLOSE:  # a loss that overflowed is news, not an attack
             values = sum(a.size for a in message.arrays)
             wire.check_values(message.arrays, self.spec.largest_rms * float(np.sqrt(values)))
-        self._replies[name] = message
+        self._replies[name], self._lengths[name] = message, len(data)
+
+    def _decoded(self, kind: int, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """What the codecs make of coded arrays."""
+        try:
+            if kind == wire.ROUND and self.contract.codec is not None:
+                shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(self.contract.message)]
+                return tuple(
+                    self.contract.codec.decode(array.tobytes(), math.prod(shape)).reshape(shape)
+                    for array, shape in zip(arrays, shapes, strict=True)
+                )
+            if kind == wire.UPLOAD and self.contract.first_codec is not None:
+                change = self.contract.first_codec.decode(arrays[0].tobytes(), self.contract.model.size)
+                return (np.asarray(self.contract.model.init(key_for(self.spec.seed, "start"))) + change,)
+        except InputError as error:
+            raise wire.MessageError(str(error)) from None
+        return arrays
 
     def finish(self, absent: dict[str, str]) -> None:
         """Close the exchange with the answers there are, write the state and go on to the next one.
@@ -147,8 +176,9 @@ class ServerRunner:
             wire.ROUND: self._rounded,
             wire.CLOSE: self._closed,
         }[kind](present)
+        self.seconds[self.exchange] = time.perf_counter() - self._began
         self.exchange += 1
-        self._replies = {}
+        self._replies, self._request = {}, b""
         write_state(self._path, SERVER, self.spec.run, self._save())
 
     def _uploaded(self, present: list[str]) -> None:
@@ -212,7 +242,7 @@ class ServerRunner:
             message = self._replies[name]
             r = message.reading
             code, source = self._kind_and_source(r)
-            answered = wire.size(self.contract.reply_forms(kind))
+            answered = self._lengths[name]
             self.table[self.exchange, self.spec.agents.index(name)] = (
                 1, r.loss, r.distance, r.active, r.joules, r.seconds, r.bytes_sent, r.bytes_received, code, source,
                 answered, asked, r.charged_bytes, self._charged_down(kind),
@@ -281,6 +311,7 @@ class ServerRunner:
             "trace": self.trace,
             "pretraining": self.pretraining,
             "baseline": self.baseline,
+            "seconds": self.seconds,
         }
         if self.start is not None:
             arrays |= {"start": self.start, "spread": self._spread}
@@ -295,6 +326,7 @@ class ServerRunner:
         self.sources, self.skipped = list(saved.values["sources"]), list(saved.values["skipped"])
         self.losses = [float(v) for v in saved.values["losses"]]
         self.table, self.trace = saved.arrays["table"].copy(), saved.arrays["trace"].copy()
+        self.seconds = saved.arrays["seconds"].copy()
         self.pretraining, self.baseline = saved.arrays["pretraining"].copy(), saved.arrays["baseline"].copy()
         if "start" in saved.arrays:
             self.start, self._spread = saved.arrays["start"], saved.arrays["spread"]

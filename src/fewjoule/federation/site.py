@@ -79,7 +79,7 @@ def _nothing_like(samples: Samples) -> Samples:
 
 
 def agent_meter(site: dict[str, Any]) -> tuple[Meter, str]:
-    """The best meter of this machine, as a function around a piece of work, and why it was chosen."""
+    """The best meter of this machine, as a function around a piece of work, and what it is."""
     from fewjoule.energy import auto
 
     choice = auto(device=site["device"]) if site.get("device") else auto()
@@ -90,4 +90,4 @@ def agent_meter(site: dict[str, Any]) -> tuple[Meter, str]:
         read = choice.meter.stop()
         return result, Reading(joules=read.joules, seconds=read.seconds, kind=read.kind, source=read.source)
 
-    return meter, choice.reason
+    return meter, f"{choice.meter.kind}, {choice.meter.source}"

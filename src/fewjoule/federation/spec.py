@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 
 from fewjoule._version import __version__
+from fewjoule.codecs import Codec
 from fewjoule.errors import InputError, unknown
 from fewjoule.federation import wire
 from fewjoule.federation.wire import Form
@@ -116,6 +117,18 @@ class Contract(NamedTuple):
     probe: Any
     plan: tuple[tuple[int, int], ...]  # (kind, round) of every exchange, in order
 
+    @property
+    def codec(self) -> Codec | None:
+        """Of the messages in a round."""
+        codec: Codec | None = self.method.codecs[0]
+        return codec
+
+    @property
+    def first_codec(self) -> Codec | None:
+        """Of the upload before the first round."""
+        codec: Codec | None = self.method.codecs[1]
+        return codec
+
     def request_forms(self, kind: int) -> tuple[Form, ...]:
         """The arrays that the server sends."""
         vector = Form("float32", (self.model.size,))
@@ -124,9 +137,13 @@ class Contract(NamedTuple):
         return {wire.UPLOAD: (), wire.PROBE: (vector,), wire.CLOSE: (vector, vector)}[kind]
 
     def reply_forms(self, kind: int) -> tuple[Form, ...]:
-        """The arrays that an agent sends."""
+        """The arrays that an agent sends; bytes of a codec have a bound on their length only."""
+        if kind == wire.ROUND and self.codec is not None:
+            return tuple(_coded(self.codec, math.prod(form.shape)) for form in forms(self.message))
         if kind == wire.ROUND:
             return forms(self.message)
+        if kind == wire.UPLOAD and self.first_codec is not None:
+            return (_coded(self.first_codec, self.model.size),)
         if kind == wire.PROBE:
             return forms(self.probe)
         vector = Form("float32", (self.model.size,))
@@ -168,6 +185,11 @@ def _templates(chosen: Method, model: Model, agents: int) -> tuple[Any, Any, Any
         lambda s, b, d, k: chosen.agent(model.loss, s, sent(b), d, k), agent_state, broadcast, data, key
     )
     return server_state, broadcast, agent_state, message, probe
+
+
+def _coded(codec: Codec, size: int) -> Form:
+    """Bytes of a coded vector."""
+    return Form("uint8", (-codec.most_bytes(size),))
 
 
 def forms(tree: Any) -> tuple[Form, ...]:

@@ -36,14 +36,21 @@ class MessageError(ValueError):
 
 
 class Form(NamedTuple):
-    """Type and shape of one array, as both sides know it beforehand."""
+    """Type and shape of one array, as both sides know it beforehand; shape (-n,) is any length up to n."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return abs(math.prod(self.shape)) * np.dtype(self.dtype).itemsize
+
+    @property
+    def is_bound(self) -> bool:
+        return len(self.shape) == 1 and self.shape[0] < 0
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        return len(shape) == 1 and shape[0] <= -self.shape[0] if self.is_bound else shape == self.shape
 
 
 class Reading(NamedTuple):
@@ -72,7 +79,7 @@ class Message(NamedTuple):
 
 
 def size(forms: Sequence[Form]) -> int:
-    """Bytes of a message that holds these arrays."""
+    """Bytes of a message that holds these arrays; the most it can have where a form is a bound."""
     return _HEAD.size + _READING.size + len(forms) * _ARRAY.size + sum(f.nbytes for f in forms) + _DIGEST
 
 
@@ -111,9 +118,11 @@ def decode(
     """The message in `data`, which must be of this kind, run, round and agent and hold arrays of these forms."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise MessageError(f"a message must be bytes, got {type(data).__name__}.")
-    expected = size(forms)
-    if len(data) != expected:
-        raise MessageError(f"a {KINDS[kind]} message of this run has {expected} bytes, got {len(data)}.")
+    most = size(forms)
+    least = most - sum(form.nbytes for form in forms if form.is_bound)
+    if not least <= len(data) <= most:
+        due = str(most) if least == most else f"{least} to {most}"
+        raise MessageError(f"a {KINDS[kind]} message of this run has {due} bytes, got {len(data)}.")
     view = memoryview(data)
     magic, version, got_kind, count, got_run, got_round, got_agent, length = _HEAD.unpack_from(view)
     if magic != MAGIC:
@@ -137,12 +146,11 @@ def decode(
     if count != len(forms):
         raise MessageError(f"{len(forms)} arrays were due, got {count}.")
     reading = _unpack_reading(view)
-    arrays, at, table = [], _HEAD.size + _READING.size + count * _ARRAY.size, _HEAD.size + _READING.size
-    for i, form in enumerate(forms):
-        code, axes, *sides = _ARRAY.unpack_from(view, table + i * _ARRAY.size)
-        got = (DTYPES[code] if code < len(DTYPES) else f"type {code}", tuple(sides[:axes]))
-        if got != (form.dtype, form.shape):
-            raise MessageError(f"array {i} must be {form.dtype}{list(form.shape)}, got {got[0]}{list(got[1])}.")
+    found = [_form(view, i, form) for i, form in enumerate(forms)]
+    if size(found) != len(data):
+        raise MessageError(f"its arrays fill a message of {size(found)} bytes, got {len(data)}.")
+    arrays, at = [], _HEAD.size + _READING.size + count * _ARRAY.size
+    for form in found:
         arrays.append(_view(view[at : at + form.nbytes], form))
         at += form.nbytes
     return Message(got_kind, bytes(got_run), got_round, got_agent, tuple(arrays), reading)
@@ -175,6 +183,14 @@ def check_values(arrays: Sequence[np.ndarray], largest_norm: float) -> None:
         norm = float(np.linalg.norm(array.astype(np.float64).ravel()))
         if norm > largest_norm:
             raise MessageError(f"its norm {norm:.3g} is above the largest allowed, {largest_norm:.3g}.")
+
+
+def _form(view: memoryview, i: int, due: Form) -> Form:
+    code, axes, *sides = _ARRAY.unpack_from(view, _HEAD.size + _READING.size + i * _ARRAY.size)
+    got = Form(DTYPES[code] if code < len(DTYPES) else f"type {code}", tuple(sides[:axes]))
+    if got.dtype != due.dtype or not due.fits(got.shape):
+        raise MessageError(f"array {i} must be {due.dtype}{list(due.shape)}, got {got.dtype}{list(got.shape)}.")
+    return got
 
 
 def _view(raw: memoryview, form: Form) -> np.ndarray:

@@ -1,0 +1,145 @@
+"""Seconds per round and memory of real federations on this machine, beside NVFlare's own no-op round.
+
+    python bench/federation.py [--agents 3 10 30] [--rounds 40] [--no-op-only]
+
+Each federation is a server and that many agents as separate processes on loopback with mutual TLS; the model is
+mlp:784-8-8-10 (d = 6442), FedSGD with a mini-batch of 100. The no-op job sends the same number of bytes both ways in
+the same processes and does nothing with them. Both are timed on the server, between the first and the last round.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from fewjoule.federation import wire
+from fewjoule.federation.demo import Site, free_port
+from fewjoule.federation.jobs import Operator, write_job
+from fewjoule.federation.provision import Federation, provision
+from fewjoule.federation.spec import Spec, contract
+from fewjoule.federation.state import RESULT, unpack
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, nargs="+", default=[3, 10, 30])
+    parser.add_argument("--rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    print("agents  no-op ms  fewjoule ms  overhead  server MB  agent MB (daemon + run)")
+    for count in arguments.agents:
+        with tempfile.TemporaryDirectory() as folder:
+            print(measure(Path(folder), count, arguments.rounds), flush=True)
+
+
+def measure(folder: Path, count: int, rounds: int) -> str:
+    names = tuple(f"agent-{i}" for i in range(count))
+    federation = Federation("bench", "localhost", free_port(), names)
+    provision(federation, folder / "kits")
+    rng = np.random.default_rng(0)
+    for name in names:
+        np.savez(
+            folder / f"{name}.npz",
+            x=rng.uniform(0, 1, (200, 784)).astype(np.float32),
+            y=rng.integers(0, 10, 200).astype(np.int32),
+        )
+    for site in ("server", *names):  # the no-op is not an installed class of fewjoule, so these kits must allow it
+        path = folder / "kits" / site / "local" / "resources.json"
+        resources = json.loads(path.read_text())
+        resources["class_allow_list"] = [*resources["class_allow_list"], "federation_no_op."]
+        path.write_text(json.dumps(resources))
+    os.environ["PYTHONPATH"] = str(HERE)
+    sites = [Site(folder, site, lambda line: None) for site in ("server", *names)]
+    operator = Operator(folder / "kits" / "operator")
+    try:
+        operator.reconnect(lambda line: None, 120)
+        while len(operator.agents()) < count:
+            time.sleep(1)
+        spec = Spec(
+            method={"method": "fedsgd", "rounds": rounds, "start": "random"},
+            model={"spec": "mlp:784-8-8-10", "init": "glorot", "loss": "cross_entropy"},
+            agents=names,
+        )
+        no_op = run_no_op(operator, folder, spec, rounds)
+        ours, memory = run_ours(operator, folder, spec, sites)
+    finally:
+        operator.close()
+        for site in sites:
+            site.stop()
+        for site in sites:
+            site.wait()
+    return (
+        f"{count:>6}  {1e3 * no_op:>8.1f}  {1e3 * ours:>11.1f}  {100 * (ours / no_op - 1):>7.0f} %  "
+        f"{memory['server']:>9.0f}  {memory['agent']:>8.0f}"
+    )
+
+
+def run_no_op(operator: Operator, folder: Path, spec: Spec, rounds: int) -> float:
+    """Median seconds of a round that carries the same bytes and does nothing."""
+    agreed = contract(spec)
+    down, up = wire.size(agreed.request_forms(wire.ROUND)), wire.size(agreed.reply_forms(wire.ROUND))
+    job = folder / "no-op"
+    write_job(job, "no-op", [spec], len(spec.agents))
+    for side, name, settings in (
+        ("server", "NoOpServer", {"rounds": rounds, "size": down}),
+        ("client", "NoOpAgent", {"size": up}),
+    ):
+        path = job / "app" / "config" / f"config_fed_{side}.json"
+        config = json.loads(path.read_text())
+        config["components"][0] |= {"path": f"federation_no_op.{name}", "args": settings}
+        path.write_text(json.dumps(config))
+    number = operator._session.submit_job(str(job))
+    finish(operator, number)
+    return times(folder, "no-op round ")
+
+
+def run_ours(operator: Operator, folder: Path, spec: Spec, sites: list[Site]) -> tuple[float, dict[str, float]]:
+    number = operator.submit("ours", [spec], len(spec.agents))
+    memory: dict[str, float] = {}
+
+    def look(answer: Any) -> None:
+        if answer and answer.get("progress", {}).get("round"):
+            memory["server"] = resident(sites[0])
+            memory["agent"] = statistics.mean(resident(site) for site in sites[1:])
+
+    finish(operator, number, look)
+    outcome, results = operator.fetch(number)
+    assert outcome is not None, "the run died"
+    assert outcome.status == "complete", outcome
+    seconds = unpack(results[0], RESULT, None).arrays["seconds"]
+    return float(np.median(seconds[2:-1])), memory
+
+
+def finish(operator: Operator, job: str, look: Any = lambda answer: None) -> None:
+    while not operator.status(job).startswith("FINISHED"):
+        look(operator.progress(job))
+        time.sleep(0.5)
+
+
+def times(folder: Path, mark: str) -> float:
+    lines = (folder / "server.log").read_text().splitlines()
+    found = [float(line.split(mark)[1]) for line in lines if mark in line]
+    return statistics.median(found[2:])
+
+
+def resident(site: Site) -> float:
+    """Megabytes of a site's daemon and the process of its run (the supervisor left out)."""
+    total = 0
+    for process in psutil.Process(site.process.pid).children(recursive=True):
+        try:
+            total += process.memory_info().rss
+        except psutil.Error:
+            continue
+    return total / 1e6
+
+
+if __name__ == "__main__":
+    main()
