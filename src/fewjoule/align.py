@@ -10,6 +10,7 @@ matched to the mean of the others until that changes nothing either. No model's 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from jax import Array
 from fewjoule.architecture import Mlp, architecture
 from fewjoule.errors import InputError
 from fewjoule.models import Model
-from fewjoule.tasks.samples import Agents
+from fewjoule.tasks.samples import Agents, Samples
 
 MAX_SWEEPS = 100
 MODES = ("auto", "always", "never")
@@ -99,9 +100,13 @@ def align_models(model: Model, models: Array) -> Array:
 
 def barrier(model: Model, models: Array, agents: Agents) -> float:
     """Loss of the models' average less the mean of the models' own losses, each on its agent's training samples."""
-    own = jax.vmap(model.loss)(models, agents.data.train)
-    merged = jax.vmap(model.loss, (None, 0))(models.mean(0), agents.data.train)
-    return float(merged.mean() - own.mean())
+    return float(_mean_loss(model, models.mean(0), agents.data.train) - _mean_loss(model, models, agents.data.train))
+
+
+@partial(jax.jit, static_argnums=0)
+def _mean_loss(model: Model, models: Array, samples: Samples) -> Array:
+    """Mean over agents of the loss of their models [agents, d], or of one model [d] for all."""
+    return jax.vmap(model.loss, (0 if models.ndim == 2 else None, 0))(models, samples).mean()
 
 
 def align(model: Model, models: Array, agents: Agents, *, mode: str = "auto") -> Alignment:

@@ -94,7 +94,7 @@ def local_models(
         flops = pretraining_flops(model, rest, settings, np.asarray(local.steps)[None])[0]
         charge_reading(ledger, name, seed, "pretraining", meter.of_flops(reading, flops), flops)
     models = jnp.stack([vectors[i] for i in range(len(agents))])
-    losses = np.asarray(jax.vmap(model.loss)(models, agents.data.train))
+    losses = np.asarray(jax.jit(jax.vmap(model.loss))(models, agents.data.train))
     return LocalModels(models, losses, tuple(i in missing for i in range(len(agents))))
 
 
