@@ -151,7 +151,7 @@ def _summary(
             loss = scores[name][..., i]
             accuracy = _quantiles(_accuracy(loss)) if metric == "accuracy" else None
             quality[str(steps)] = {"loss": _quantiles(loss), "accuracy": accuracy}
-    best = np.stack([s[..., STEPS.index(10)] for s in scores.values()]).argmin(0)
+    best = np.stack([s[..., STEPS.index(10)] for s in scores.values()]).argmin(0) if scores else np.zeros(1)
     uploads = (row[3] if row[3] < 3 else len(AGENTS[metric])) + row[2] * len(AGENTS[metric])
     return {
         "label": row[0],

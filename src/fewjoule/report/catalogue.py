@@ -98,7 +98,7 @@ def catalogue(summary: Summary, facts: list[Facts], data: dict[str, Rows]) -> li
             ("paths",),
         ),
     ]
-    return [chart for chart in entries if chart.name == "quality" or any(data[name] for name in chart.datasets)]
+    return [chart for chart in entries if any(data[name] for name in chart.datasets)]
 
 
 def _spent(f: Facts, what: str) -> str:

@@ -30,7 +30,7 @@ def render(
     """The page; `vega` is the JavaScript that puts `vegaEmbed` on the window."""
     summary = folder.summary
     assets = files("fewjoule.report") / "assets"
-    quality, rest = charts[0], charts[1:]
+    quality = next((chart for chart in charts if chart.name == "quality"), None)
     return Template((assets / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(f"{summary.study}: quality and joules"),
         light=as_css(LIGHT),
@@ -41,8 +41,8 @@ def render(
         answer="\n".join(f'<p class="answer">{line}</p>' for line in answer(facts, summary)),
         table=main_table(facts, summary),
         notes="\n".join(f'<p class="note">{line}</p>' for line in notes(facts, summary)),
-        link=_link(facts, summary, quality),
-        figures="\n".join(_section(chart) for chart in rest),
+        link=_link(facts, summary, quality) if quality else "",
+        figures="\n".join(_section(chart) for chart in charts if chart is not quality),
         numbers=numbers_table(facts, summary),
         sources=sources_table(folder),
         study=escape(folder.study_text),
@@ -80,12 +80,13 @@ def _link(facts: list[Facts], summary: Summary, chart: Chart) -> str:
             '<span data-part="frontier"></span>.</p></div>'
         )
     return (
+        '<section id="link" aria-labelledby="link-title"><h2 id="link-title">On your link</h2>'
         '<p class="note">The joules of radio are a formula (analytic): R = B log₂(1 + P / (N₀ B)), joules = bits · P / '
         "R. Move the link to yours; the table above, the joules and the times below follow. Noise density is that at "
         "the receiver divided by the path's gain.</p>"
         f'<div class="bench"><div><fieldset class="controls"><legend>Radio link</legend>{sliders}{_bits(summary.link)}'
         f'<button type="button" id="reset">Back to the run’s link</button></fieldset>{verdict}</div>'
-        f"{_figure(chart)}</div>"
+        f"{_figure(chart)}</div></section>"
     )
 
 

@@ -21,6 +21,8 @@ def write(folder: Path) -> Path:
     run = read_folder(folder)
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} cannot be written to; copy the run folder to where you may write.")
+    if (folder / "figures").exists() and not (folder / "figures").is_dir():
+        raise InputError(f"{folder / 'figures'} is a file where a folder must be; remove it.")
     facts = digest(run)
     data = datasets(run, facts)
     charts = catalogue(run.summary, facts, data)
@@ -29,10 +31,7 @@ def write(folder: Path) -> Path:
     for name, layouts in compiled.items():
         contents[f"figures/{name}.svg"], contents[f"figures/{name}.png"] = draw(layouts[PAPER_LAYOUT], data)
     contents["report.html"] = render(run, facts, data, charts, compiled, _vega()).encode("utf-8")
-    try:
-        (folder / "figures").mkdir(exist_ok=True)
-    except FileExistsError:
-        raise InputError(f"{folder / 'figures'} is a file where a folder must be; remove it.") from None
+    (folder / "figures").mkdir(exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, force=True)
     return folder / "report.html"

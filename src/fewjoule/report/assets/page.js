@@ -81,15 +81,16 @@ function frontierOf(methods) {
 }
 
 // --- charts
+const PAPER_WIDTH = 680; // of a printed page with its margins, in CSS pixels
 const views = {};
 function layoutFor(width) {
   const names = Object.keys(page.layouts);
   const fitting = names.filter((name) => page.layouts[name] <= width + 8);
   return fitting.length ? fitting[fitting.length - 1] : names[0];
 }
-async function draw(box) {
+async function draw(box, width = box.clientWidth) {
   const name = box.dataset.chart;
-  const layout = layoutFor(box.clientWidth);
+  const layout = layoutFor(width);
   if (box.dataset.layout === layout) return;
   box.dataset.layout = layout;
   const spec = structuredClone(page.charts[name][layout]);
@@ -223,4 +224,5 @@ refreshVerdict();
 drawAll();
 let waiting;
 addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawAll, 150); });
-addEventListener("beforeprint", drawAll);
+addEventListener("beforeprint", () => boxes.forEach((box) => draw(box, PAPER_WIDTH)));
+addEventListener("afterprint", drawAll);

@@ -1,0 +1,116 @@
+"""What the report says of a run, against the ledger and against brute force."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from run_folders import AGENTS, METHODS, WEIGHTS, make_folder
+
+from fewjoule.energy import LINKS
+from fewjoule.report import write_report
+from fewjoule.report.datasets import datasets, quality_and_joules
+from fewjoule.report.facts import digest, frontier, on_frontier
+from fewjoule.report.folder import read_folder
+from fewjoule.report.sentences import answer, notes
+
+POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
+
+
+@given(POINTS)
+def test_the_frontier_is_what_nothing_else_dominates(pairs: list[tuple[int, int]]) -> None:
+    points = [(str(i), float(x), float(y)) for i, (x, y) in enumerate(pairs)]
+    found = frontier(points)
+    where = {name: (x, y) for name, x, y in points}
+
+    def dominated(name: str) -> bool:
+        x, y = where[name]
+        return any((a <= x and b <= y) and (a, b) != (x, y) for a, b in where.values())
+
+    # of equal points one stands for all
+    assert {where[name] for name in found} == {where[name] for name in where if not dominated(name)}
+    assert len({where[name] for name in found}) == len(found)
+    assert [where[name][0] for name in found] == sorted(where[name][0] for name in found)
+
+
+def test_joules_per_seed_are_those_of_the_ledger(regression: Path) -> None:
+    folder = read_folder(regression)
+    for f in digest(folder):
+        for s in f.spent:
+            whole = folder.ledger.total(method=f.name, phase=s.phase, kind=s.kind)
+            assert s.joules == pytest.approx(whole / len(folder.summary.seeds), rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_uplink_is_the_paper_s_formula(metric: str, tmp_path: Path) -> None:
+    folder = read_folder(make_folder(tmp_path / "run", metric=metric, seeds=1, tasks=3))
+    one, agents = LINKS["paper"].energy_joules(32 * WEIGHTS[metric]), len(AGENTS[metric])
+    for f in digest(folder):
+        _, _, rounds, first, *_ = METHODS[f.name]
+        assert f.joules(["uplink"]) == pytest.approx(one * (rounds * agents + min(first, agents)), rel=1e-9)
+
+
+def test_agents_that_send_at_once_take_the_time_of_one(regression: Path) -> None:
+    facts = {f.name: f for f in digest(read_folder(regression))}
+    one = LINKS["paper"].seconds(32 * WEIGHTS["loss"])
+    (uplink,) = (s for s in facts["meta_backward"].spent if s.phase == "uplink")
+    assert uplink.seconds == pytest.approx(51 * one, rel=1e-9)
+    (uplink,) = (s for s in facts["local"].spent if s.phase == "uplink")
+    assert uplink.seconds == pytest.approx(one, rel=1e-9)
+
+
+def test_the_clock_of_the_cpu_model_is_measured_though_its_joules_are_not(regression: Path) -> None:
+    (computation,) = (
+        s for f in digest(read_folder(regression)) if f.name == "maml" for s in f.spent if s.phase == "computation"
+    )
+    assert (computation.kind, computation.seconds_kind) == ("modelled", "measured")
+
+
+def test_methods_are_ranked_by_quality_and_the_diverged_come_last(regression: Path, classification: Path) -> None:
+    losses = [f.quality for f in digest(read_folder(regression))]
+    assert losses[-1] is None
+    assert losses[:-1] == sorted(losses[:-1])
+    accuracies = [f.quality for f in digest(read_folder(classification))]
+    assert accuracies[:-1] == sorted(accuracies[:-1], reverse=True)
+
+
+def test_a_method_that_costs_nothing_is_drawn_apart_from_the_logarithmic_axis(regression: Path) -> None:
+    folder = read_folder(regression)
+    data = quality_and_joules(digest(folder), folder.summary)
+    assert [row["method"] for row in data["free"]] == ["random"]
+    assert all(row["joules"] > 0 for row in data["points"])
+    drawn = {row["joules"] for row in data["frontier"]}
+    assert drawn <= {row["joules"] for row in data["points"] if row["best"]}
+
+
+def test_the_first_sentence_answers_and_names_its_kinds(regression: Path) -> None:
+    folder = read_folder(regression)
+    facts = digest(folder)
+    first, beside, frontier_ = answer(facts, folder.summary)
+    assert first.startswith(
+        "<strong>Reptile 50 x 50</strong> reached the lowest median loss after 10 fine-tuning steps"
+    )
+    assert "uplink (analytic), the rest computation (6.60 J modelled)" in first
+    assert "<strong>Meta-Backward</strong> reached" in beside
+    assert "<strong>average</strong> reached" in beside
+    assert all(f.label in frontier_ for f in facts if f.name in on_frontier(facts, folder.summary) and f.joules())
+    assert any("linear radius diverged on every seed (0 and 1)" in line for line in notes(facts, folder.summary))
+
+
+def test_a_run_in_which_everything_diverged_says_so(tmp_path: Path) -> None:
+    only = {"meta_backward-linear": METHODS["meta_backward-linear"]}
+    folder = read_folder(make_folder(tmp_path / "run", methods=only))
+    facts = digest(folder)
+    assert "Every method diverged" in answer(facts, folder.summary)[0]
+    assert datasets(folder, facts)["points"] == []
+    page = write_report(folder.path).read_text(encoding="utf-8")
+    assert 'data-chart="energy"' in page
+    assert 'data-chart="quality"' not in page
+
+
+def test_datasets_are_thinned(regression: Path) -> None:
+    folder = read_folder(regression)
+    data = datasets(folder, digest(folder))
+    lines = [row for row in data["cdf"] if row["role"] == "line" and row["label"] == "MAML"]
+    assert len(lines) <= 81
+    assert len([row for row in data["spread"] if row["role"] == "line" and row["label"] == "MAML"]) <= 60

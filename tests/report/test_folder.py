@@ -1,0 +1,83 @@
+"""Reading a run folder: what is missing or damaged is named in one line, and nothing is written."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from run_folders import make_folder
+
+from fewjoule.cli import main
+from fewjoule.errors import InputError
+from fewjoule.report import write_report
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("plain") / "run", tasks=3)
+
+
+def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        text = (folder / name).read_text(encoding="utf-8")
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+
+    return damage
+
+
+def without(key: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        del summary[key]
+        (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+
+    return damage
+
+
+DAMAGE = {
+    "no folder": (lambda f: shutil.rmtree(f), "is not a folder"),
+    "no summary": (lambda f: (f / "summary.json").unlink(), "summary.json is missing; finish it with"),
+    "no trace": (lambda f: (f / "trace.csv").unlink(), "trace.csv is missing"),
+    "half a summary": (lambda f: (f / "summary.json").write_text('{"format": 1, '), "summary.json cannot be used"),
+    "another format": (replaced("summary.json", '"format": 1', '"format": 2'), "format: Input should be 1"),
+    "no metric": (without("metric"), "metric: Field required"),
+    "a wrong number": (replaced("summary.json", '"weights": 1761', '"weights": "many"'), "weights: Input"),
+    "no steps": (replaced("summary.json", '"headline_steps": 10', '"headline_steps": 11'), "headline_steps 11"),
+    "a wrong header": (replaced("evaluation.csv", "method,seed", "method,sed"), "evaluation.csv cannot be used"),
+    "a short row": (replaced("trace.csv", "\nmeta_backward,0,1,", "\nmeta_backward,0,"), "trace.csv cannot be used"),
+    "a word for a number": (replaced("paths.csv", "amplitude 2,0,-4.0", "amplitude 2,0,west"), "pc1 must be a number"),
+    "a stranger": (replaced("evaluation.csv", "\nmeta_backward,", "\nnobody,"), "no method 'nobody'"),
+    "a wrong phase": (replaced("energy.csv", "pretraining", "sleeping"), "unknown phase 'sleeping'"),
+    "binary": (lambda f: (f / "study.toml").write_bytes(b"\xff\xfe\x00"), "study.toml cannot be used"),
+    "bad toml": (lambda f: (f / "study.toml").write_text("a = ["), "study.toml cannot be used"),
+    "a file called figures": (lambda f: (f / "figures").write_text(""), "remove it"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_is_one_line_and_nothing_is_written(
+    plain: Path, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage, message = DAMAGE[case]
+    folder = Path(shutil.copytree(plain, tmp_path / "run"))
+    damage(folder)
+    before = sorted(folder.rglob("*")) if folder.exists() else []
+    monkeypatch.setattr("sys.argv", ["fewjoule", "report", str(folder)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("fewjoule: ")
+    assert error.count("\n") == 1
+    assert (sorted(folder.rglob("*")) if folder.exists() else []) == before
+
+
+def test_an_ordinary_file_is_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(InputError, match="is not a folder"):
+        write_report(tmp_path / "notes.txt")
+    with pytest.raises(InputError, match=r"summary\.json is missing"):
+        write_report(tmp_path)

@@ -1,0 +1,107 @@
+"""The page as text: self-contained, safe, and every number with its kind. What it does is in test_browser.py."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from run_folders import METHODS, make_folder
+
+from fewjoule.report import charts, write_report
+from fewjoule.report.catalogue import catalogue
+from fewjoule.report.charts import LAYOUTS, Layout
+from fewjoule.report.datasets import datasets
+from fewjoule.report.facts import digest
+from fewjoule.report.folder import read_folder
+
+
+class Elements(HTMLParser):
+    """Start tags with their attributes, and the text of table cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+@pytest.fixture(scope="module")
+def page(regression: Path) -> str:
+    return (regression / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_asks_for_nothing_but_itself(page: str) -> None:
+    for tag, attributes in Elements(page).tags:
+        for name in ("src", "href", "srcset", "action", "data"):
+            target = attributes.get(name) or ""
+            assert target.startswith(("#", "data:")) or not target, (tag, target)
+    assert "@import" not in page.split("</style>")[0]
+    assert "url(" not in page.split("</style>")[0]
+
+
+def test_the_page_is_of_a_reasonable_size(page: str) -> None:
+    assert len(page.encode()) < 1_800_000
+    data = re.search(r'id="data">(.*?)</script>', page, re.S)
+    assert data is not None
+    assert len(data[1]) < 700_000
+    assert set(json.loads(data[1])["charts"]) == {
+        "quality",
+        "cdf",
+        "energy",
+        "time",
+        "steps",
+        "spread",
+        "radius",
+        "paths",
+    }
+
+
+def test_every_number_of_joules_in_the_table_names_its_kind(page: str) -> None:
+    table = page[page.index('<table id="methods">') : page.index("</table>")]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", table, re.S)
+    spent = [cell for cell in cells if re.search(r"\d\S* [pnµmkMGT]?J<", cell)]
+    assert len(spent) > 3 * len(METHODS) - 6
+    for cell in spent:
+        assert re.search(r'class="kind">[^<]*(measured|modelled|analytic|nothing spent)', cell), cell
+
+
+def test_tables_have_captions_and_headers(page: str) -> None:
+    body = page.split("<script")[0]
+    tags = Elements(body).tags
+    assert body.count("<table") == body.count("<caption") == 3
+    assert all(attributes.get("scope") in ("col", "row") for tag, attributes in tags if tag == "th")
+
+
+def test_controls_have_labels(page: str) -> None:
+    tags = Elements(page).tags
+    labelled = {attributes.get("for") for tag, attributes in tags if tag == "label"}
+    controls = {attributes["id"] for tag, attributes in tags if tag in ("input", "select")}
+    assert controls == {"bandwidth_hz", "power_watts", "noise_watts_per_hz", "bits_per_weight", "target"}
+    assert controls <= labelled
+
+
+def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
+    evil = "</script><img src=x onerror=alert(1)> & \"'"
+    methods = {"average": METHODS["average"], "bad": (evil, *METHODS["fedsgd"][1:])}
+    text = write_report(make_folder(tmp_path / "run", methods=methods, tasks=5)).read_text(encoding="utf-8")
+    assert text.count("</script") == 3
+    assert not [tag for tag, _ in Elements(text).tags if tag == "img"]
+
+
+@pytest.mark.parametrize("metric", ["regression", "classification"])
+def test_descriptions_satisfy_the_schema_in_every_layout(metric: str, request: pytest.FixtureRequest) -> None:
+    folder = read_folder(request.getfixturevalue(metric))
+    facts = digest(folder)
+    for chart in catalogue(folder.summary, facts, datasets(folder, facts)):
+        assert chart.caption
+        assert chart.alt_text
+        for width in LAYOUTS.values():
+            chart.draw(Layout(width)).to_dict(validate=True)
+
+
+def test_the_narrow_layout_is_for_phones() -> None:
+    assert Layout(LAYOUTS["narrow"]).columns == 1
+    assert LAYOUTS[charts.PAPER_LAYOUT] <= 680  # a printed page
