@@ -1,0 +1,65 @@
+"""The README is executable: its snippets and commands run, its links and extras exist."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands():
+    lines = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [command.strip() for line in lines for command in line.split("&&") if command.strip()]
+
+
+def test_the_snippets_run(capsys):
+    assert blocks("python")
+    for snippet in blocks("python"):
+        exec(compile(snippet, "README.md", "exec"), {})
+    assert "10:" in capsys.readouterr().out
+
+
+def test_the_extras_named_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    named = re.findall(r"\.\[([\w,]+)\]", README)
+    assert "test" in named
+    for group in named:
+        assert set(group.split(",")) <= set(extras)
+
+
+def test_the_links_lead_somewhere():
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+    assert len(targets) > 10
+    assert [t for t in targets if not (ROOT / t).is_file()] == []
+
+
+def test_ci_runs_the_readmes_own_set_up_and_test_commands():
+    script = (ROOT / ".ci/run").read_text("utf-8")
+    for command in commands():
+        if command.startswith("pip") and "test" in command:
+            assert command.replace("pip install", "pip install -q") in script
+    assert "pytest" in commands()
+    assert "\npytest\n" in script
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("fewjoule")])
+def test_the_commands_run(command, tmp_path):
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    if command.startswith("fewjoule run"):
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert (folder / "report.html").stat().st_size > 100_000
