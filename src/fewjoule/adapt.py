@@ -77,9 +77,8 @@ def adapt(
 
     The descent is on the support samples; loss and accuracy are on the query samples, after each number of `steps`.
     """
-    meta = jnp.asarray(meta)
-    if meta.shape[-1:] != (model.size,):
-        raise InputError(f"meta must be vectors of {model.size} weights, got shape {list(meta.shape)}.")
+    if np.shape(meta)[-1:] != (model.size,):
+        raise InputError(f"meta must be vectors of {model.size} weights, got shape {list(np.shape(meta))}.")
     if not len(steps) or not all(is_whole(s) and s >= 0 for s in steps):
         raise InputError(f"steps must be one or more whole numbers of at least 0, got {list(steps)}.")
     wanted = tuple(int(s) for s in steps)
@@ -89,6 +88,7 @@ def adapt(
     make_optimiser(optimiser, step)
     for name, samples in (("tasks' support", tasks.support), ("tasks' query", tasks.query)):
         check_samples(model, samples, name)
+    meta = jnp.asarray(meta, jnp.float32)
     flat = meta.reshape(-1, model.size)
     loss, accuracy, models = _adapt(model, wanted, step, optimiser, keep_models, flat, tasks)
     shape = (*meta.shape[:-1], *loss.shape[1:])

@@ -93,7 +93,7 @@ def train_locally(
     return Local(**out, stopped_by=stopped)
 
 
-def _warn(agents: Agents, seeds: Array, stopped: np.ndarray[Any, Any]) -> None:
+def _warn(agents: Agents, seeds: np.ndarray[Any, Any], stopped: np.ndarray[Any, Any]) -> None:
     gone = [f"{agents.names[a]!r} with seed {int(seeds[s])}" for s, a in np.argwhere(stopped == "diverged")]
     if gone:
         named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
@@ -104,12 +104,12 @@ def _warn(agents: Agents, seeds: Array, stopped: np.ndarray[Any, Any]) -> None:
         )
 
 
-def seed_list(seed: int | Sequence[int], agents: Agents) -> Array:
+def seed_list(seed: int | Sequence[int], agents: Agents) -> np.ndarray[Any, Any]:
     """The seeds as an array, checked against those the agents' samples were drawn with."""
     seeds = seeds_of(seed)
     if agents.seeds is not None and seeds != agents.seeds:
         raise InputError(f"these agents have samples for seeds {list(agents.seeds)}, got seed {list(seeds)}.")
-    return jnp.asarray(seeds, jnp.uint32)
+    return np.asarray(seeds, np.uint32)
 
 
 def check_fit(model: Model, agents: Agents) -> None:

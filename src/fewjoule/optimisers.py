@@ -7,8 +7,8 @@ import optax
 
 from fewjoule.errors import unknown
 
-NOT_BY_NAME = ("lbfgs", "scale_by_learning_rate", "scale_by_rprop")
-"""optax functions of a learning rate that are parts of optimisers, or that need the loss at every update."""
+NOT_BY_NAME = ("lbfgs", "noisy_sgd", "optimistic_adam", "scale_by_learning_rate", "scale_by_rprop")
+"""optax functions of a learning rate that need more than it, are parts of optimisers, or have a successor."""
 
 
 def optimiser_names() -> list[str]:

@@ -107,8 +107,8 @@ class Simulation:
         keep_paths: bool = False,
     ) -> None:
         seeds = seed_list(seed, agents)
-        models = _checked_models(method, model, agents, local, len(seeds))
         present, availability = _checked_presence(method, agents, participation, availability)
+        models = _checked_models(method, model, agents, local, len(seeds))
         static = (method, model, agents.seeds is not None, present, keep_paths)
         arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
         self._program = Program(_program, static, arrays)
@@ -149,7 +149,6 @@ def _checked_presence(
                 f"availability must have shape [rounds, agents] = [{method.rounds}, {len(agents)}], "
                 f"got {list(availability.shape)}."
             )
-        availability = jnp.asarray(availability)
     if method.codecs[2] is not None and (participation != 1.0 or availability is not None):
         raise InputError(
             "down_codec sends differences from the last broadcast, so every agent must be there every round."
@@ -173,9 +172,9 @@ def _checked_models(method: Method, model: Model, agents: Agents, local: Local |
                 )
             )
         return jnp.zeros((seeds, len(agents), model.size))
-    models = jnp.asarray(local.models if isinstance(local, Local) else local)
+    models = np.asarray(local.models if isinstance(local, Local) else local, np.float32)
     if models.ndim == 2:
-        models = jnp.repeat(models[None], seeds, 0)
+        models = np.repeat(models[None], seeds, 0)
     if models.shape != (seeds, len(agents), model.size):
         raise InputError(
             f"local models must have shape [seeds, agents, weights] = [{seeds}, {len(agents)}, {model.size}], "
@@ -183,9 +182,9 @@ def _checked_models(method: Method, model: Model, agents: Agents, local: Local |
         )
     if isinstance(method.start, int) and method.start >= len(agents):
         raise InputError(f"agent must be below the number of agents, {len(agents)}, got {method.start}.")
-    if not np.isfinite(np.asarray(models)).all():
+    if not np.isfinite(models).all():
         raise InputError("local models must be finite, got NaN or infinity; lower the step of the local training.")
-    return models
+    return jnp.asarray(models)
 
 
 def start_of(method: Method, model: Model, models: Array, seed: Array) -> Start:
@@ -326,7 +325,12 @@ def _numbers(tree: Any) -> int:
 
 
 def _warn(
-    method: Method, seeds: Array, diverged: Array, start_loss: Array, final_loss: Array, diverged_at: float
+    method: Method,
+    seeds: np.ndarray[Any, Any],
+    diverged: Array,
+    start_loss: Array,
+    final_loss: Array,
+    diverged_at: float,
 ) -> None:
     gone = [int(s) for s, d in zip(np.asarray(seeds), np.asarray(diverged), strict=True) if d]
     if gone:

@@ -200,11 +200,10 @@ def make_agents(
         raise InputError(f"validation must have one pair per agent: {len(train)}, got {len(validation)}.")
     if len(labels) != len(train):
         raise InputError(f"names must have one name per agent: {len(train)}, got {len(labels)}.")
-    held = validation if validation is not None else [(np.asarray(x)[:0], np.asarray(y)[:0]) for x, y in train]
-    data = AgentData(
-        stack(train, names=labels, allowed=allowed, classes=classes),
-        stack(held, names=labels, allowed=allowed, classes=classes, may_be_empty=True),
-    )
+    owned = stack(train, names=labels, allowed=allowed, classes=classes)
+    none = (np.asarray(owned.x[0, :0]), np.asarray(owned.y[0, :0]))
+    held = validation if validation is not None else [none] * len(train)
+    data = AgentData(owned, stack(held, names=labels, allowed=allowed, classes=classes, may_be_empty=True))
     if data.train.x.shape[2:] != data.validation.x.shape[2:] or data.train.y.dtype != data.validation.y.dtype:
         raise InputError("training and validation samples must have the same input shape and kind of target.")
     return Agents(data, labels)

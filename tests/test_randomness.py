@@ -1,0 +1,55 @@
+"""Keys derive from (seed, purpose, round, agent); rows are drawn evenly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.random import threefry_2x32
+
+import fewjoule as fj
+from fewjoule.randomness import PURPOSES, _threefry, agent_id, key_for, round_key, seeds_of, uniform_rows
+
+
+def words(key):
+    return tuple(int(w) for w in jax.random.key_data(key))
+
+
+def test_every_purpose_round_and_agent_has_its_own_key():
+    keys = {words(key_for(seed, purpose)) for seed in (0, 1, 2**32 - 1) for purpose in PURPOSES}
+    assert len(keys) == 3 * len(PURPOSES)
+    root = key_for(0, "round")
+    assert len({words(round_key(root, k, agent_id(name))) for k in range(5) for name in ("a", "b", "c")}) == 15
+
+
+def test_a_seed_is_the_same_as_number_and_as_array():
+    for seed in (0, 7, 2**31, 2**32 - 1):
+        assert words(key_for(seed, "round")) == words(key_for(jnp.uint32(seed), "round"))
+
+
+def test_threefry_is_that_of_its_authors_and_of_jax():
+    """Known answers of the Random123 distribution (20 rounds), and JAX's own for random keys."""
+    zero = jnp.zeros(2, jnp.uint32)
+    assert [hex(int(w[0])) for w in _threefry(zero, zero[:1])] == ["0x6b200159", "0x99ba4efe"]
+    key = jnp.asarray([123456789, 987654321], jnp.uint32)
+    counter = jnp.arange(6, dtype=jnp.uint32)
+    theirs = threefry_2x32(key, jnp.concatenate([jnp.zeros_like(counter), counter]))
+    np.testing.assert_array_equal(jnp.concatenate(_threefry(key, counter)), theirs)
+
+
+@pytest.mark.parametrize("count", [1, 3, 400])
+def test_rows_are_even_and_in_range(count):
+    rows = np.asarray(uniform_rows(jax.random.key(5), 40_000, jnp.float32(count)))
+    assert rows.min() >= 0
+    assert rows.max() <= count - 1
+    seen = np.bincount(rows, minlength=count)
+    expected = 40_000 / count
+    chi_squared = ((seen - expected) ** 2 / expected).sum()
+    assert chi_squared <= count + 5 * np.sqrt(2 * count)  # five standard deviations above its mean
+
+
+def test_seeds_are_checked():
+    assert seeds_of(np.int64(3)) == (3,)
+    assert seeds_of(range(3)) == (0, 1, 2)
+    for wrong in (-1, 2**32, 1.5, True, [], [1, 1], "a"):
+        with pytest.raises(fj.InputError, match="seed"):
+            seeds_of(wrong)

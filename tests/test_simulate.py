@@ -1,0 +1,89 @@
+"""The simulator: traces, divergence, who takes part."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fewjoule as fj
+
+
+def test_trace_says_what_the_paths_show(model, agents, local_models):
+    method = fj.meta_backward(rounds=5, step=0.05, batch=None, radius=0.05)
+    run = fj.simulate(method, model, agents, local_models, keep_paths=True)
+    moved = np.linalg.norm(np.diff(run.meta_path, axis=0), axis=-1)
+    np.testing.assert_allclose(run.trace.step, moved, rtol=1e-3, atol=1e-6)
+    apart = np.linalg.norm(run.agent_path - run.agent_path.mean(1, keepdims=True), axis=-1).max(1)
+    np.testing.assert_allclose(run.trace.spread, apart, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(run.trace.radius, 0.05, rtol=1e-6)
+    samples = [jax.tree.map(lambda a, i=i: a[i], agents.data.train) for i in range(3)]
+    first = np.mean([model.loss(local_models[i], samples[i]) for i in range(3)])
+    np.testing.assert_allclose(run.trace.loss[0], first, rtol=1e-5)
+    on_sphere = np.linalg.norm(run.agent_path - run.meta_path[:-1, None], axis=-1) > 0.05 * (1 - 1e-4)
+    np.testing.assert_allclose(run.trace.active, on_sphere.mean(1), atol=1e-6)
+    np.testing.assert_array_equal(run.trace.present, [3] * 5)
+
+
+def test_other_methods_have_no_radius(model, agents, local_models):
+    run = fj.simulate(fj.fedsgd(rounds=2), model, agents, local_models)
+    assert np.isnan(run.trace.radius).all()
+    assert not run.trace.active.any()
+
+
+def test_a_diverging_seed_is_flagged_warned_and_left_out(model, agents, local_models):
+    """Three seeds, one of them far out: its neighbours are untouched and no statistic counts it."""
+    stable = jnp.repeat(local_models[None], 3, 0)
+    models = stable.at[1].mul(3e4)
+    method = fj.fedsgd(rounds=6, step=0.05, batch=None)
+    with pytest.warns(fj.DivergedWarning, match=r"fedsgd diverged for 1 of 3 seeds \(7\).*NaN. Lower step") as caught:
+        run = fj.simulate(method, model, agents, models, seed=[4, 7, 9])
+    assert len(caught) == 1
+    np.testing.assert_array_equal(run.diverged, [False, True, False])
+    assert np.isnan(run.meta[1]).all()
+    alone = fj.simulate(method, model, agents, stable, seed=[4, 7, 9])
+    np.testing.assert_array_equal(run.meta[0], alone.meta[0])
+    tasks = fj.sinusoid.new_tasks(3, shots=5, queries=5)
+    adapted = fj.adapt(model, run.meta, tasks, steps=[2])
+    with pytest.warns(fj.DivergedWarning, match="1 of 3 meta-models"):
+        assert np.isfinite(adapted.mean()[2])
+
+
+def test_a_loss_beyond_the_stated_multiple_is_divergence_too(model, agents, local_models):
+    method = fj.meta_backward(rounds=6, step=0.3, batch=None, radius=5.0)
+    with pytest.warns(fj.DivergedWarning, match="rose .* times, beyond 2 times the start's"):
+        run = fj.simulate(method, model, agents, local_models, diverged_at=2.0)
+    assert bool(run.diverged)
+    assert run.final_loss > 2 * run.start_loss
+    assert np.isfinite(run.final_loss)
+    assert np.isnan(run.meta).all()
+    kept = fj.simulate(method, model, agents, local_models, diverged_at=1e30)
+    assert not bool(kept.diverged)
+
+
+def test_a_share_of_agents_takes_part(model, agents, local_models):
+    method = fj.fedsgd(rounds=300, step=1e-6, batch=1)
+    run = fj.simulate(method, model, agents, local_models, participation=0.5, seed=1)
+    np.testing.assert_array_equal(run.trace.present, [2] * 300)  # half of three, to the nearest
+    uploads = (np.asarray(run.uplink_bits)[1:] > 0).astype(int)
+    assert (uploads.sum(1) == 2).all()
+    assert (abs(uploads.mean(0) - 2 / 3) < 0.12).all()  # more than four standard deviations
+    again = fj.simulate(method, model, agents, local_models, participation=0.5, seed=1)
+    np.testing.assert_array_equal(run.meta, again.meta)
+    few = fj.simulate(method, model, agents, local_models, participation=0.01, seed=1)
+    np.testing.assert_array_equal(few.trace.present, [1] * 300)
+
+
+def test_all_there_is_the_same_as_no_mask(model, agents, local_models):
+    method = fj.fedavg(rounds=3, local_steps=2, batch=4)
+    a = fj.simulate(method, model, agents, local_models)
+    b = fj.simulate(method, model, agents, local_models, availability=np.ones((3, 3), bool))
+    np.testing.assert_allclose(a.meta, b.meta, rtol=1e-5, atol=1e-7)
+
+
+def test_samples_per_seed_belong_to_their_seed(model):
+    agents = fj.sinusoid.agents([1, 2], samples=10, validation=0, seed=[0, 5])
+    local = jnp.stack([jnp.stack([model.init(jax.random.key(i + 10 * s)) for i in range(2)]) for s in range(2)])
+    method = fj.fedsgd(rounds=3, batch=4)
+    both = fj.simulate(method, model, agents, local, seed=[0, 5])
+    single = fj.simulate(method, model, fj.sinusoid.agents([1, 2], samples=10, validation=0, seed=5), local[1], seed=5)
+    np.testing.assert_allclose(both.meta[1], single.meta, rtol=1e-4, atol=1e-6)
