@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import fewjoule as fj
-from fewjoule.methods.meta_backward import AUTO_DRIFT, project
+from fewjoule.methods.meta_backward import AUTO_RISE, project
 
 SCHEDULES = {
     "constant": "constant",
@@ -132,14 +132,18 @@ def test_linear_begins_at_the_spread(model, agents, local_models):
 
 
 def test_auto_is_a_trust_region_of_what_agents_send(model, agents, local_models):
-    """rounds * radius = sqrt(2 * AUTO_DRIFT * mean loss / largest curvature), both at the average."""
-    run = fj.simulate(fj.meta_backward(rounds=5, radius="auto"), model, agents, local_models)
+    """slope * rho + curvature * rho² / 2 = AUTO_RISE * mean loss at rho = the sum of the radii."""
+    method = fj.meta_backward(rounds=5, radius="auto")
+    run = fj.simulate(method, model, agents, local_models)
     average = local_models.mean(0)
-    losses, curvatures, hessian = [], [], jax.jit(jax.hessian(model.loss))
+    losses, slopes, curvatures, hessian = [], [], [], jax.jit(jax.hessian(model.loss))
     for i in range(3):
         samples = jax.tree.map(lambda a, i=i: a[i], agents.data.train)
         losses.append(model.loss(average, samples))
-        eigenvalues = np.linalg.eigvalsh(np.asarray(hessian(average, samples)))
-        curvatures.append(np.abs(eigenvalues).max())
-    total = np.sqrt(2 * AUTO_DRIFT * np.mean(losses) / max(curvatures))
-    np.testing.assert_allclose(run.trace.radius, total / 5, rtol=0.02)
+        slopes.append(np.linalg.norm(jax.grad(model.loss)(average, samples)))
+        curvatures.append(np.abs(np.linalg.eigvalsh(np.asarray(hessian(average, samples)))).max())
+    total = max(np.roots([max(curvatures) / 2, np.mean(slopes), -AUTO_RISE * np.mean(losses)]))
+    np.testing.assert_allclose(run.trace.radius, total / 5, rtol=0.01)
+    plain = fj.simulate(fj.meta_backward(rounds=5, radius=0.1), model, agents, local_models)
+    sent = np.asarray(run.uplink_bits) - np.asarray(plain.uplink_bits)
+    np.testing.assert_array_equal(sent, [[3 * 32] * 3] + [[0] * 3] * 5)  # three scalars per agent, charged

@@ -39,8 +39,8 @@ from fewjoule.methods.method import (
 from fewjoule.tasks.samples import AgentData, draw
 
 SCHEDULES = ("constant", "linear", "geometric")
-AUTO_DRIFT = 0.01
-"""`auto` lets the mean loss rise by about this share of itself along the sharpest direction, over all rounds."""
+AUTO_RISE = 0.01
+"""`auto` lets the agents' mean loss at the average rise by at most this share of itself over all rounds."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,10 @@ def meta_backward(*, rounds: int = 50, step: float = 0.01, batch: int | None = 1
     fixed, schedule = _read_radius(radius, rounds)
 
     def probe(loss: Loss, average: Array, data: AgentData, key: Array) -> Array:
-        """Two scalars per agent: loss and largest curvature at the average, on the agent's own samples."""
+        """Three scalars per agent, on its own samples at the average: loss, gradient norm, largest curvature."""
+        value, gradient = jax.value_and_grad(loss)(average, data.train)
         curvature = largest_eigenvalue(lambda v: loss(v, data.train), average, key)
-        return jnp.stack([loss(average, data.train), curvature])
+        return jnp.stack([value, jnp.linalg.norm(gradient), jnp.abs(curvature)])
 
     def init(start: Start, probes: Array | None) -> tuple[Any, Broadcast]:
         if probes is not None:
@@ -136,10 +137,14 @@ def project(point: Array, centre: Array, radius: Array) -> tuple[Array, Array]:
 
 
 def _trust_radius(probes: Array) -> Array:
-    """How far the average may move in all: to where a parabola of the largest curvature has risen by AUTO_DRIFT of
-    the mean loss. Taken from the agents' probes [agents, (loss, curvature)] alone."""
-    loss, curvature = probes[:, 0].mean(), jnp.abs(probes[:, 1]).max()
-    return jnp.sqrt(2 * AUTO_DRIFT * loss / jnp.maximum(curvature, np.finfo(probes.dtype).tiny))
+    """How far the average may move in all, from the agents' probes [agents, (loss, gradient norm, curvature)] alone.
+
+    The distance rho at which a parabola of the largest slope and curvature, g rho + c rho²/2, has risen by AUTO_RISE
+    of the mean loss.
+    """
+    loss, slope, curvature = probes[:, 0].mean(), probes[:, 1].mean(), probes[:, 2].max()
+    rise = AUTO_RISE * loss
+    return 2 * rise / jnp.maximum(slope + jnp.sqrt(slope**2 + 2 * curvature * rise), np.finfo(probes.dtype).tiny)
 
 
 def _read_radius(radius: Any, rounds: int) -> tuple[tuple[float, ...] | None, Schedule | None]:
