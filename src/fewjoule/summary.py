@@ -84,14 +84,15 @@ def share_best(finished: dict[str, Part], metric: str, at: int) -> dict[str, flo
 def interval(per_seed: Array, *, ratio: bool = False) -> tuple[float | None, float | None]:
     """A 95 % Student interval of the mean over seeds; none from a single seed.
 
-    With `ratio` the interval is of the logarithm's mean: losses are compared by ratios, and none lies below 0.
+    With `ratio` the interval is of the logarithm's mean: losses are compared by ratios, and none lies below 0. Without
+    it the values are shares, and the interval ends at 0 and 1.
     """
     if len(per_seed) < 2 or not np.isfinite(per_seed).all() or (ratio and per_seed.min() <= 0):
         return None, None
     values = np.log(per_seed) if ratio else per_seed
     half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
     low, high = float(values.mean() - half), float(values.mean() + half)
-    return (_exp(low), _exp(high)) if ratio else (low, high)
+    return (_exp(low), _exp(high)) if ratio else (max(low, 0.0), min(high, 1.0))
 
 
 def _exp(value: float) -> float | None:

@@ -14,7 +14,7 @@ import altair as alt
 from fewjoule.report.colours import FAMILY_SHAPES, FAMILY_VARIABLES, PHASE_VARIABLES, variable
 from fewjoule.report.datasets import Rows
 from fewjoule.report.folder import Summary
-from fewjoule.report.labels import Room, labels
+from fewjoule.report.labels import HALO, Room, labels
 from fewjoule.report.panels import Axis, log_axis, panels
 
 LAYOUTS = {"narrow": 330, "middle": 660, "wide": 1040}
@@ -104,11 +104,10 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
         inside = f"datum.error >= {room.errors[0]} && datum.error <= {room.errors[1]}"
         across = free.transform_filter(inside).mark_rule(strokeDash=[2, 3])
         layers.append(across.encode(y=y, color=colour, tooltip=tooltip))
-        layers.append(
-            free.transform_calculate(text="datum.label + ' (0 J): ' + datum.quality")
-            .mark_text(align="left", fontSize=11, color=variable("soft"), x=6)
-            .encode(y=alt.value(alt.ExprRef("max(8, scale('y', datum.error) - 7)")), text="text:N")
-        )
+        note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.quality")
+        at = alt.value(alt.ExprRef("max(8, scale('y', datum.error) - 7)"))
+        for style in (HALO, {"color": variable("soft")}):
+            layers.append(note.mark_text(align="left", fontSize=11, x=6, **style).encode(y=at, text="text:N"))
     return alt.layer(*layers).properties(width=width, height=height)
 
 
@@ -175,9 +174,11 @@ def radius(data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
         .mark_line(strokeWidth=2)
         .encode(
             x=alt.X("x:Q", title="round", axis=log_axis("x"), scale=alt.Scale(type="log", nice=False)),
-            y=alt.Y("y:Q", title="distance between models", axis=log_axis("y"), scale=alt.Scale(type="log")),
+            y=alt.Y(
+                "y:Q", title="distance between models", axis=log_axis("y"), scale=alt.Scale(type="log", nice=False)
+            ),
             color=alt.Color(
-                "what:N", title=None, scale=alt.Scale(domain=what, range=colours), legend=_legend(layout, 3)
+                "what:N", title=None, scale=alt.Scale(domain=what, range=colours), legend=_legend(layout, 3, lines=True)
             ),
             strokeDash=alt.StrokeDash(
                 "what:N", title=None, scale=alt.Scale(domain=what, range=AGENT_DASHES[: len(what)])
@@ -252,12 +253,16 @@ def _scale(names: list[str], variables: dict[str, str]) -> alt.Scale:
     return alt.Scale(domain=names, range=[variable(variables[name]) for name in names])
 
 
-def _legend(layout: Layout, columns: int, symbol: str | None = None, orient: str = "top") -> alt.Legend:
+def _legend(
+    layout: Layout, columns: int, symbol: str | None = None, orient: str = "top", lines: bool = False
+) -> alt.Legend:
     about: dict[str, Any] = {
         "orient": orient,
         "columns": min(columns, 2) if layout.narrow else columns * 2,
         "symbolOpacity": 1,
     }
+    if lines:
+        about |= {"symbolSize": 500, "symbolStrokeWidth": 2}
     if symbol is not None:
         about |= {"symbolFillColor": symbol, "symbolStrokeColor": symbol}
     return alt.Legend(**about)

@@ -17,6 +17,8 @@ from fewjoule.report.wording import joules_text, kinds_text, quality_text, secon
 Rows = list[dict[str, Any]]
 QUANTILES = np.linspace(0, 1, 81)
 ROUNDS_SHOWN = 60
+LEAST_SEEDS = 3
+"""An interval from two seeds is 12.7 standard errors to either side and says nothing."""
 BEYOND = 1.6
 """How far a bar may reach beyond the best and the worst point, as a factor."""
 
@@ -70,7 +72,7 @@ def quality_and_joules(facts: list[Facts], summary: Summary) -> dict[str, Rows]:
 
 def _bar(f: Facts, summary: Summary, lowest: float, highest: float) -> dict[str, float]:
     """The interval over seeds, cut where it would squeeze the points together."""
-    if f.low is None or f.high is None:
+    if f.low is None or f.high is None or len(summary.seeds) < LEAST_SEEDS:
         return {}
     ends = sorted(error_of(summary, q) for q in (f.low, f.high))
     low, high = (_short(min(max(end, lowest), highest)) for end in ends)
@@ -136,7 +138,7 @@ def _panels(facts: list[Facts], lines: dict[str, list[tuple[float, float]]]) -> 
             continue
         for slot, f in enumerate(sorted(members, key=lambda f: list(lines).index(f.name))):
             about = {"panel": family, "label": f.label, "dash": slot}
-            rows.append({**about, "role": "key"})
+            rows.append({**about, "role": "key", "keys": len(members)})
             rows += [{**about, "role": "line", "x": _short(x), "y": _short(y)} for x, y in lines[f.name]]
         for f in references:
             if f.family != family and lines.get(f.name):

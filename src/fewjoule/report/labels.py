@@ -19,6 +19,9 @@ LINE = 14
 REACH = 105
 """Pixels to the right of a point within which another point's label could be met."""
 
+HALO = {"color": variable("ground"), "stroke": variable("ground"), "strokeWidth": 6, "strokeJoin": "round"}
+"""The same text under a text, wide and in the colour of the ground, so that no line strikes it through."""
+
 
 @dataclass(frozen=True)
 class Room:
@@ -65,8 +68,7 @@ def labels(points: alt.Chart, room: Room, opacity: Any) -> tuple[alt.Chart, alt.
             x=x, y=alt.value(alt.ExprRef("datum.at")), text="label:N", opacity=opacity
         )
 
-    halo = text(color=variable("ground"), stroke=variable("ground"), strokeWidth=6, strokeJoin="round")
-    return leaders, halo, text(color=variable("ink"))
+    return leaders, text(**HALO), text(color=variable("ink"))
 
 
 def _calculate(name: str, expression: str) -> dict[str, Any]:

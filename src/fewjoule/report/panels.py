@@ -52,7 +52,6 @@ def panels(
     families = [name for name in FAMILY_VARIABLES if any(row["panel"] == name for row in rows)]
     columns = min(columns, len(families))
     cell = math.floor((width - 60 - 26 * (columns - 1)) / columns)
-    keys = max(sum(row["role"] == "key" and row["panel"] == name for row in rows) for name in families)
     colours = [variable(FAMILY_VARIABLES[name]) for name in families]
     base = alt.Chart(alt.NamedData(dataset))
     across, up = _encoding(alt.X, "x", x), _encoding(alt.Y, "y", y)
@@ -86,7 +85,7 @@ def panels(
         .encode(x=across, y=up, color=colour, strokeDash=dash, detail="label:N", order=order, tooltip=tooltip)
     )
     key = base.transform_filter("datum.role == 'key'")
-    height = f"(datum.dash - {keys}) * {KEY_LINE} + 2"
+    height = f"(datum.dash - datum.keys) * {KEY_LINE} + 2"
     samples = key.mark_rule(strokeWidth=2, x=2, x2=34).encode(
         y=alt.value(alt.ExprRef(height)), color=colour, strokeDash=dash
     )

@@ -6,6 +6,8 @@ from fewjoule.report.facts import TRAINING, Facts, error_of, on_frontier
 from fewjoule.report.folder import Summary
 from fewjoule.report.wording import counted, digits, joules_text, kinds_text, listing, percent_text, quality_text
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
 
 def answer(facts: list[Facts], summary: Summary) -> list[str]:
     """Sentences as HTML; the first one answers the question of the report."""
@@ -17,7 +19,7 @@ def answer(facts: list[Facts], summary: Summary) -> list[str]:
     lines = [
         f"{_strong(best)} reached the {word} {summary.statistic} {summary.metric} after "
         f"{counted(summary.headline_steps, 'fine-tuning step')}, <strong>{quality_text(best.quality or 0.0)}</strong>, "
-        f"for <strong>{joules_text(best.joules())}</strong>{_spenders(best)}."
+        f"for <strong>{_joules(best.joules())}</strong>{_spenders(best)}."
     ]
     others = [f for f in (_main(finished, "Meta-Backward"), _named(finished, "average")) if f and f is not best]
     if others:
@@ -27,9 +29,7 @@ def answer(facts: list[Facts], summary: Summary) -> list[str]:
     if len(frontier) > 1:
         lines.append(
             "No other method is both better and cheaper than "
-            + listing(
-                f"{escape(f.label)} ({quality_text(f.quality or 0.0)}, {joules_text(f.joules())})" for f in frontier
-            )
+            + listing(f"{escape(f.label)} ({quality_text(f.quality or 0.0)}, {_joules(f.joules())})" for f in frontier)
             + "."
         )
     return lines
@@ -50,6 +50,14 @@ def notes(facts: list[Facts], summary: Summary) -> list[str]:
     return lines
 
 
+def _joules(value: float) -> str:
+    return joules_text(value).replace(" ", NO_BREAK)
+
+
+def _percent(share: float) -> str:
+    return percent_text(share).replace(" ", NO_BREAK)
+
+
 def _strong(f: Facts) -> str:
     return f"<strong>{escape(f.label)}</strong>"
 
@@ -63,14 +71,14 @@ def _spenders(f: Facts) -> str:
     first = parts[0]
     if len(parts) == 1:
         return f", all of it {first.phase} ({first.kind})"
-    rest = listing(f"{s.phase} ({joules_text(s.joules)} {s.kind})" for s in parts[1:])
-    return f": {percent_text(first.joules / total)} of it {first.phase} ({first.kind}), the rest {rest}"
+    rest = listing(f"{s.phase} ({_joules(s.joules)} {s.kind})" for s in parts[1:])
+    return f": {_percent(first.joules / total)} of it {first.phase} ({first.kind}), the rest {rest}"
 
 
 def _beside(f: Facts, best: Facts, summary: Summary) -> str:
     assert f.quality is not None
     assert best.quality is not None
-    text = f"{_strong(f)} reached {quality_text(f.quality)} for {joules_text(f.joules())} ({kinds_text(f.kinds())})"
+    text = f"{_strong(f)} reached {quality_text(f.quality)} for {_joules(f.joules())} ({kinds_text(f.kinds())})"
     if summary.metric == "loss":
         text += f", {digits(f.quality / best.quality)} times that loss" if best.quality > 0 else ""
     else:
@@ -81,7 +89,7 @@ def _beside(f: Facts, best: Facts, summary: Summary) -> str:
         if ratio > 1.05:
             text += f" at {digits(ratio)} times the joules"
         elif ratio < 0.95:
-            text += f" at {percent_text(ratio)} of the joules"
+            text += f" at {_percent(ratio)} of the joules"
         else:
             text += " at the same joules"
     return text + "."
