@@ -60,6 +60,14 @@ def test_a_loss_beyond_the_stated_multiple_is_divergence_too(model, agents, loca
     assert not bool(kept.diverged)
 
 
+def test_one_wild_step_in_the_last_round_is_seen(model, agents, local_models):
+    """The loss that a round reports is that before its step; the meta-model's own loss is what counts."""
+    for method in (fj.fedsgd(rounds=1, step=1e3, batch=None), fj.fedavg(rounds=1, local_steps=1, step=1e3)):
+        with pytest.warns(fj.DivergedWarning):
+            run = fj.simulate(method, model, agents, local_models)
+        assert bool(run.diverged)
+
+
 def test_a_share_of_agents_takes_part(model, agents, local_models):
     method = fj.fedsgd(rounds=300, step=1e-6, batch=1)
     run = fj.simulate(method, model, agents, local_models, participation=0.5, seed=1)

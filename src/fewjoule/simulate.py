@@ -23,9 +23,9 @@ from fewjoule.randomness import agent_ids, key_for, round_key
 from fewjoule.tasks.samples import AgentData, Agents
 
 DIVERGED_AT = 10.0
-"""A run has diverged where both the agents' mean loss at the meta-model and their loss in the last round are beyond
-this multiple of the mean loss at the start. Both, because MAML and its kin raise the first on purpose: only what
-follows their inner steps is to be low, and that is the second."""
+"""A run has diverged where the agents' mean loss at the meta-model is beyond this multiple of that at the start. MAML
+and its kin may raise that loss on purpose, since only what follows their inner steps is to be low: they have diverged
+where the loss after the inner steps of the last round is beyond it too."""
 
 
 class Trace(NamedTuple):
@@ -124,8 +124,10 @@ class Simulation:
         out = dict(self._program.run(around))
         start_loss, final_loss = out["start_loss"], out["final_loss"]
         limit = self._diverged_at * jnp.maximum(start_loss, 1e-12)
-        own = out["trace"].loss[:, -1] if self.method.rounds else final_loss
-        diverged = ~out.pop("finite") | (~(final_loss <= limit) & ~(own <= limit))
+        diverged = ~(final_loss <= limit)
+        if self.method.needs_validation and self.method.rounds:
+            diverged &= ~(out["trace"].loss[:, -1] <= limit)
+        diverged |= ~out.pop("finite")
         out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
         _warn(self.method, self._seeds, diverged, start_loss, final_loss, self._diverged_at)
         out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
