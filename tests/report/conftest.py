@@ -10,7 +10,7 @@ from fewjoule.report import write_report
 
 @pytest.fixture(scope="session")
 def regression(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder of losses with its report made."""
+    """A run folder of losses with its report made; its two seeds are too few for bars."""
     folder = make_folder(tmp_path_factory.mktemp("runs") / "regression")
     write_report(folder)
     return folder
@@ -19,6 +19,6 @@ def regression(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def classification(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of accuracies with its report made."""
-    folder = make_folder(tmp_path_factory.mktemp("runs") / "classification", metric="accuracy")
+    folder = make_folder(tmp_path_factory.mktemp("runs") / "classification", metric="accuracy", seeds=3)
     write_report(folder)
     return folder

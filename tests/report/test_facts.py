@@ -86,7 +86,7 @@ def test_a_method_that_costs_nothing_is_drawn_apart_from_the_logarithmic_axis(re
 def test_the_first_sentence_answers_and_names_its_kinds(regression: Path) -> None:
     folder = read_folder(regression)
     facts = digest(folder)
-    first, beside, frontier_ = answer(facts, folder.summary)
+    first, beside, frontier_ = (line.replace("\N{NO-BREAK SPACE}", " ") for line in answer(facts, folder.summary))
     assert first.startswith(
         "<strong>Reptile 50 x 50</strong> reached the lowest median loss after 10 fine-tuning steps"
     )
@@ -114,3 +114,21 @@ def test_datasets_are_thinned(regression: Path) -> None:
     lines = [row for row in data["cdf"] if row["role"] == "line" and row["label"] == "MAML"]
     assert len(lines) <= 81
     assert len([row for row in data["spread"] if row["role"] == "line" and row["label"] == "MAML"]) <= 60
+
+
+def test_a_method_with_a_code_of_its_own_keeps_its_bits(regression: Path, tmp_path: Path) -> None:
+    assert not any(f.own_bits for f in digest(read_folder(regression)))
+    run = make_folder(tmp_path / "run", methods={name: METHODS[name] for name in ("average", "fedavg-5x100", "maml")})
+    full, few = str(32 * WEIGHTS["loss"]), str(3 * WEIGHTS["loss"])
+    lines = (run / "energy.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    coded = [line.replace(f",{full},", f",{few},") if line.startswith("fedavg") else line for line in lines]
+    (run / "energy.csv").write_text("".join(coded), encoding="utf-8")
+    text = (run / "summary.json").read_text(encoding="utf-8")
+    settings = '"settings": {\n    "rounds": 500'
+    assert settings in text
+    (run / "summary.json").write_text(text.replace(settings, settings + ', "codec": "quantise:3"'), encoding="utf-8")
+    assert {f.name: f.own_bits for f in digest(read_folder(run))} == {
+        "average": False,
+        "fedavg-5x100": True,
+        "maml": True,
+    }

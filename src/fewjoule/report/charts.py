@@ -87,18 +87,17 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
         .encode(x=x, y=y)
     )
     points = alt.Chart(alt.NamedData("points"))
-    ranges = (
-        points.transform_filter("isValid(datum.low)")
-        .mark_rule(strokeWidth=1.5, opacity=0.5)
-        .encode(x=x, y=alt.Y("low:Q", title=_error_title(summary)), y2="high:Q", color=colour)
-    )
     marks = (
         points.mark_point(filled=True, size=110, opacity=1)
         .encode(x=x, y=y, color=colour, shape=shape, opacity=faint, tooltip=tooltip)
         .add_params(pick)
     )
     leaders, *texts = labels(points, room, faint)
-    layers: list[Any] = [frontier, leaders, ranges, marks, *texts]
+    layers: list[Any] = [frontier, leaders, marks, *texts]
+    if any("low" in row for row in data["points"]):
+        bars = points.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.5, opacity=0.5)
+        ends = {"y": alt.Y("low:Q", title=_error_title(summary)), "y2": alt.Y2("high:Q")}
+        layers.insert(1, bars.encode(x=x, color=colour, **ends))
     if data["free"]:
         free = alt.Chart(alt.NamedData("free"))
         inside = f"datum.error >= {room.errors[0]} && datum.error <= {room.errors[1]}"

@@ -12,7 +12,7 @@ FAMILIES = {
     "Meta-Backward": ("meta_backward",),
     "iMAML": ("imaml",),
     "MAML": ("maml", "fomaml"),
-    "FedAvg, Reptile": ("fedsgd", "fedavg", "reptile", "fedavgm", "fedexp"),
+    "FedAvg, Reptile": ("fedsgd", "fedavg", "reptile", "fedavgm", "fedexp", "lean"),
     "without rounds": ("average", "local", "random", "fisher"),
     "other": (),
 }
