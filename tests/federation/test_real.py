@@ -210,9 +210,9 @@ def test_skip_goes_on_without_an_agent_and_takes_it_back(real: Real) -> None:
     assert present[-1] == 3.0  # it came back
 
 
-def test_stop_status_and_resume(real: Real, undisturbed: np.ndarray) -> None:
+def test_stop_status_and_resume(real: Real) -> None:
     kit = str(real.folder / "kits" / "operator")
-    running = Running(real, real.study(MANY_ROUNDS), "stopped")
+    running = Running(real, real.study(MANY_ROUNDS.replace("400", "1500")), "stopped")
     running.await_round(5)
     command = [sys.executable, "-m", "fewjoule", "federation"]
     status = subprocess.run([*command, "status", "--kit", kit], capture_output=True, text=True, check=True).stdout
@@ -224,7 +224,8 @@ def test_stop_status_and_resume(real: Real, undisturbed: np.ndarray) -> None:
         running.result()
     done = subprocess.run([*command, "resume", folder, "--kit", kit], capture_output=True, text=True, check=True)
     assert "run folder" in done.stdout
-    np.testing.assert_array_equal(meta_of(Path(folder), "mb"), undisturbed)
+    wanted = real.simulated("meta_backward", **(SETTINGS | {"rounds": 1500}))
+    np.testing.assert_allclose(meta_of(Path(folder), "mb"), wanted, rtol=1e-2, atol=1e-4)
     again = subprocess.run([*command, "resume", folder, "--kit", kit], capture_output=True, text=True)
     assert again.returncode == 2
     assert "nothing is left to resume" in again.stderr
@@ -289,13 +290,6 @@ def another_federation(kit: Path) -> None:
         shutil.copy(other / facts["name"] / "startup" / name, kit / "startup" / name)
 
 
-def other_certificate_only(kit: Path) -> None:
-    """The stranger trusts the right server, but its own certificate is of another federation."""
-    root = (kit / "startup" / "rootCA.pem").read_bytes()
-    another_federation(kit)
-    (kit / "startup" / "rootCA.pem").write_bytes(root)
-
-
 def posing(kit: Path) -> None:
     """The certificate of `north`, the name of `south`."""
     for name in ("fewjoule.json", "startup/fed_client.json"):
@@ -306,38 +300,15 @@ def posing(kit: Path) -> None:
 Changed = type(self_signed)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (self_signed, ("certificate", "refused")),
-        (another_federation, ("certificate", "refused")),
-        (other_certificate_only, ("certificate", "refused")),
-        (posing, ("CN", "identity", "refused")),
-    ],
-    ids=lambda value: value.__name__ if callable(value) else "",
-)
-def test_a_stranger_is_refused_and_the_log_says_why(
-    real: Real, tmp_path: Path, change: Changed, words: tuple[str, ...]
-) -> None:
-    real.await_log("server", "connected")
-    before = len(real.log("server"))
-    with stranger(real, tmp_path, "north", change) as log:
-
-        def refused() -> bool:
-            text = real.log("server")[before:] + log.read_text(errors="replace")
-            return any(all(word in line for word in words[-1:]) and words[0] in line for line in text.splitlines())
-
-        await_true(refused, 90, f"a line with {words}")
-    assert "connected to federation" not in log.read_text()
-
-
-def test_a_connection_without_a_certificate_is_refused(real: Real) -> None:
+def dial(real: Real, kit: Path | None) -> bytes:
+    """What the server says to a TLS client that trusts it and shows this kit's certificate, or none."""
     import ssl
 
-    before = len(real.log("server"))
     context = ssl.create_default_context(cafile=str(real.folder / "kits" / "north" / "startup" / "rootCA.pem"))
     context.check_hostname = False
     context.set_alpn_protocols(["h2"])
+    if kit is not None:
+        context.load_cert_chain(kit / "startup" / "client.crt", kit / "startup" / "client.key")
     heard = b""
     with (
         socket.create_connection(("localhost", real.federation.port), 10) as plain,
@@ -346,8 +317,39 @@ def test_a_connection_without_a_certificate_is_refused(real: Real) -> None:
     ):
         secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         heard = secured.recv(100)
-    assert heard == b""
-    await_true(lambda: "refused" in real.log("server")[before:], 20, "a line in the server's log")
+    return heard
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (None, "refused: a connection without a certificate"),
+        (self_signed, "CERTIFICATE_VERIFY_FAILED: self signed certificate"),
+        (another_federation, "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate"),
+    ],
+    ids=["no certificate", "self-signed", "another federation's"],
+)
+def test_a_certificate_that_is_not_ours_is_refused(
+    real: Real, tmp_path: Path, change: Changed | None, words: str
+) -> None:
+    real.await_log("server", "connected")
+    kit = None
+    if change is not None:
+        kit = tmp_path / "kit"
+        shutil.copytree(real.folder / "kits" / "north", kit, ignore=shutil.ignore_patterns(".lock", "state"))
+        change(kit)
+    before = len(real.log("server"))
+    assert dial(real, kit) == b""
+    real.await_log("server", words, 20, before)
+    assert dial(real, real.folder / "kits" / "north") != b""  # the right one is answered
+
+
+def test_a_site_that_poses_as_another_is_refused(real: Real, tmp_path: Path) -> None:
+    real.await_log("server", "agent north connected")
+    before = len(real.log("server"))
+    with stranger(real, tmp_path, "north", posing) as log:
+        real.await_log("server", "authenticated as 'north' but claimed endpoint 'south'", 90, before)
+    assert "connected to federation" not in log.read_text()
 
 
 def test_an_agents_kit_cannot_submit_a_run(real: Real, tmp_path: Path) -> None:
@@ -364,29 +366,35 @@ def test_an_agents_kit_cannot_submit_a_run(real: Real, tmp_path: Path) -> None:
     real.await_log("server", "refused", 20, before)
 
 
-def test_a_job_that_brings_code_is_refused(real: Real, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["code", "class"])
+def test_a_job_that_brings_code_or_names_another_class_is_refused(real: Real, tmp_path: Path, kind: str) -> None:
     from fewjoule.federation.jobs import write_job
     from fewjoule.federation.study import load_federated_study, specs_of
 
     specs = specs_of(load_federated_study(str(real.study(MANY_ROUNDS))), NAMES)
     job = tmp_path / "job"
     write_job(job, "job", specs, 3)
-    (job / "app" / "custom").mkdir()
-    (job / "app" / "custom" / "evil.py").write_text("open('/tmp/evil', 'w')\n")
+    if kind == "code":
+        (job / "app" / "custom").mkdir()
+        (job / "app" / "custom" / "evil.py").write_text("raise SystemExit\n")
+        site, words = "server", "refused: Failed to run the Job"
+    else:
+        config = job / "app" / "config" / "config_fed_client.json"
+        config.write_text(
+            config.read_text().replace("fewjoule.federation.nvflare_app.FederatedAgent", "subprocess.Popen")
+        )
+        site, words = "north", "is not in allow_list"
+    before = len(real.log(site))
     operator = Operator(real.folder / "kits" / "operator")
-    operator.reconnect(print, 20)
-    before = len(real.log("server"))
-    with pytest.raises(Exception, match=r"(?i)byoc|authoriz"):
-        operator._session.submit_job(str(job))
-    real.await_log("server", "refused", 20, before)
-    # and one that names a class which is not fewjoule's own
-    shutil.rmtree(job / "app" / "custom")
-    config = job / "app" / "config" / "config_fed_client.json"
-    config.write_text(config.read_text().replace("fewjoule.federation.nvflare_app.FederatedAgent", "subprocess.Popen"))
-    number = operator._session.submit_job(str(job))
-    await_true(lambda: operator.status(number).startswith("FINISHED"), 90, "the end of the job")
-    assert operator.status(number) != "FINISHED:COMPLETED"
-    operator.close()
+    try:
+        operator.reconnect(print, 20)
+        await_true(lambda: len(operator.agents()) == 3, 60, "all agents")
+        number = operator._session.submit_job(str(job))
+        await_true(lambda: operator.status(number).startswith("FINISHED"), 90, "the end of the job")
+        assert operator.status(number) != "FINISHED:COMPLETED"
+    finally:
+        operator.close()
+    real.await_log(site, words, 20, before)
 
 
 def test_the_demo_ends_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -129,6 +129,11 @@ def _finish(folder: Path) -> None:
     from fewjoule.federation.table import traffic_table
 
     print(traffic_table(folder))
+    if (folder / "evaluation.csv").read_text().count("\n") > 1:
+        from fewjoule.report import write_report
+
+        write_report(folder)
+        print(f"report: {folder / 'report.html'}")
     print(f"run folder: {folder}")
 
 
@@ -150,6 +155,8 @@ def status(kit: OperatorKit) -> None:
             answer = operator.progress(job["job_id"])
             if answer and answer.get("progress"):
                 print(f"{job['job_name']}: {describe(answer, len(connected))}")
+            else:
+                print(f"{job['job_name']}: starting or ending")
         if not running:
             print("nothing runs")
     finally:

@@ -49,7 +49,7 @@ class Operator:
 
     def _explained(self, error: Exception) -> Exception:
         text = f"{type(error).__name__}: {error}"
-        if "uthenti" in text or "uthoriz" in text:
+        if "uthenti" in text or "uthoriz" in text or "client_registration" in text:
             return InputError(f"the server refused this kit: {text}.")
         return Away(text)
 

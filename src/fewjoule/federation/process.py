@@ -23,7 +23,7 @@ from fewjoule.federation.site import MARK
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 GRACE_SECONDS = 5.0
 LARGEST_LOG_BYTES = 20_000_000
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 
 # What people want to know out of NVFlare's many lines; the rest is in the log file.
 _TOLD: list[tuple[re.Pattern[str], str]] = [
@@ -42,6 +42,19 @@ _ALARM = re.compile(
     r"duplicate client|another client)"
 )
 
+_HANDSHAKES = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "a connection without a certificate",
+    "CERTIFICATE_VERIFY_FAILED": "a certificate that this federation's authority did not sign",
+    "TLSV1_ALERT_UNKNOWN_CA": "the other side does not know this federation's authority: no certificate in common",
+    "CERTIFICATE_EXPIRED": "a certificate that has expired",
+}
+# Asks the kernel to end this process with its parent, then becomes the daemon; done in a program of its own because a
+# fork of a process that has loaded JAX may hang.
+_LEASH = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
+)
+
 
 def plain_line(raw: str) -> str | None:
     """What to show of one line of a daemon's output; None for nothing."""
@@ -54,6 +67,10 @@ def plain_line(raw: str) -> str | None:
             if found:
                 return text.format(*(g or "" for g in found.groups()))
         return None
+    if "Handshake failed" in raw:
+        for code, text in _HANDSHAKES.items():
+            if code in raw:
+                return f"refused: {text} ({code}{raw.split(code, 1)[1]})"
     if _ALARM.search(raw):
         return "refused: " + re.sub(r"^.*? - (?:WARNING|ERROR|CRITICAL) - ", "", raw)[:500]
     return None
@@ -113,7 +130,10 @@ def _command(module: str, kit: Path, config: str, more: list[str]) -> list[str]:
 
 
 def _start(kit: Path, command: list[str]) -> "subprocess.Popen[bytes]":
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4"}
+    # gRPC tells why it refused a TLS handshake at this level only
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", "GRPC_VERBOSITY": "INFO"}
+    if sys.platform == "linux":
+        command = [sys.executable, "-c", _LEASH, str(os.getpid()), *command]
     return subprocess.Popen(
         command,
         cwd=kit,
@@ -122,7 +142,6 @@ def _start(kit: Path, command: list[str]) -> "subprocess.Popen[bytes]":
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # a Ctrl-C in the terminal reaches this process alone, which ends the daemon in order
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         umask=0o077,
     )
 
@@ -178,7 +197,3 @@ def _adopt_orphans() -> None:
     """Become the parent of processes whose own parent died, so that none is left behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

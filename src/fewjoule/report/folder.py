@@ -63,6 +63,8 @@ class MethodSummary(_Part):
     energy: dict[Phase, dict[Kind, Amount]]
     uplink_values: float = 0.0
     downlink_values: float = 0.0
+    traffic: dict[str, float] = {}  # of a real federation: bytes per seed, as charged, as payload, over the network
+    skipped: int = 0
 
 
 class LinkFacts(_Part):

@@ -13,7 +13,7 @@ from fewjoule.report.facts import Facts
 from fewjoule.report.figures import Compiled
 from fewjoule.report.folder import LinkFacts, RunFolder, Summary
 from fewjoule.report.sentences import answer, notes
-from fewjoule.report.tables import main_table, numbers_table, sources_table
+from fewjoule.report.tables import main_table, numbers_table, sources_table, traffic_table
 from fewjoule.report.wording import counted, listing
 
 SLIDERS = (
@@ -44,7 +44,7 @@ def render(
         link=_link(facts, summary, quality) if quality else "",
         figures="\n".join(_section(chart) for chart in charts if chart is not quality),
         numbers=numbers_table(facts, summary),
-        sources=sources_table(folder),
+        sources=sources_table(folder) + traffic_table(summary),
         study=escape(folder.study_text),
         data=_safe(_data(facts, summary, datasets, charts, compiled)),
         vega=vega.replace("</script", "<\\/script"),

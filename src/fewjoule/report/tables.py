@@ -58,6 +58,28 @@ def numbers_table(facts: list[Facts], summary: Summary) -> str:
     )
 
 
+def traffic_table(summary: Summary) -> str:
+    """Bytes that the link charges beside those that really crossed; empty for a simulation."""
+    real = {name: m for name, m in summary.methods.items() if m.traffic}
+    if not real:
+        return ""
+    columns = [f"{what}_{way}" for way in ("up", "down") for what in ("charged", "payload", "network")]
+    head = "".join(f'<th scope="col">{column.replace("_", " ")}</th>' for column in columns)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(m.label)}</th>'
+        + "".join(f"<td>{m.traffic.get(column, 0) / 1000:,.1f}</td>" for column in columns)
+        + f"<td>{m.skipped}</td></tr>"
+        for m in real.values()
+    )
+    return (
+        '<table class="traffic"><caption>Kilobytes of all agents per seed. Charged: what the link model charges. '
+        "Payload: the messages. Network: counted by the agents' kernels on their connections, TLS and the engine's own "
+        "messages included. Left out: answers that the absence policy went on without.</caption>"
+        f'<thead><tr><th scope="col">method</th>{head}<th scope="col">left out</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
 def sources_table(folder: RunFolder) -> str:
     """Every source on the ledger."""
     rows = "".join(
