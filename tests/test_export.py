@@ -19,7 +19,6 @@ from fewjoule.weights import read_model
 CASES = [
     (mlp([3, 8, 5, 2]), (3,)),
     (mlp([4, 3], loss="cross_entropy"), (4,)),
-    (conv4([28, 28, 1], 5, filters=6), (28, 28, 1)),
     (conv4([35, 18, 3], 4, filters=5), (35, 18, 3)),
     (conv4([4, 1, 2], 3, filters=3), (4, 1, 2)),
 ]

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from fewjoule import cache, cli
 from fewjoule.cli.own_settings import sections
 from fewjoule.energy import Ledger
-from fewjoule.models import mlp
+from fewjoule.models import logistic, mlp
 from fewjoule.tasks import mnist
 from fewjoule.weights import read_card, read_model, write_model
 
@@ -181,41 +181,65 @@ def test_settings_come_from_a_study_file_and_flags_win(fewjoule: Command, tmp_pa
 
 def test_a_method_that_needs_held_out_samples_gets_them(fewjoule: Command, tmp_path: Path) -> None:
     sinusoids(tmp_path / "agents")
-    common = (
-        "train",
-        tmp_path / "agents",
-        "--model",
-        "mlp:1-4-1",
-        "--local-steps",
-        5,
-        "--method",
-        "maml",
-        "--set",
-        "rounds=2",
-    )
-    code, out, err = fewjoule(*common, "-o", tmp_path / "m")
-    assert code == 0, err
-    assert ["a2.npz", "24", "6"] in [line.split()[:3] for line in out.splitlines()]
-    code, _, err = fewjoule(*common, "-o", tmp_path / "n", "--validation", 0)
+    common = ("train", tmp_path / "agents", "--model", "mlp:1-4-1", "--method", "maml", "-o", tmp_path / "m")
+    code, _, err = fewjoule(*common, "--validation", 0)
     assert code == 2
     assert "maml needs held-out samples" in err
     assert "--validation 0.2" in err
+    code, out, err = fewjoule(*common, "--local-steps", 5, "--local-step", 1e9)
+    assert code == 2
+    assert "a2.npz: local training diverged at step 1e+09; lower --local-step." in err
+    assert ["a2.npz", "24", "6"] in [line.split()[:3] for line in out.splitlines()]
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_report_stands_beside_the_controls(fewjoule: Command, tmp_path: Path) -> None:
+    sinusoids(tmp_path / "agents")
+    sinusoids(tmp_path / "new", (3, 4, 5))
+    run = tmp_path / "run"
+    command = ("train", tmp_path / "agents", *QUICK, "-o", tmp_path / "m", "--run", run, "--steps", "0,1")
+    code, _, err = fewjoule(*command)
+    assert code == 2
+    assert "--run and --tasks go together" in err
+    code, _, err = fewjoule(*command, "--tasks", tmp_path / "new")
+    assert code == 2
+    assert "a3.npz has no held-out samples" in err
+    assert "say how many to adapt on by --shots" in err
+    assert not run.exists()
+    code, out, err = fewjoule(*command, "--tasks", tmp_path / "new", "--shots", 10)
+    assert code == 0, err
+    assert f"report: {run / 'report.html'}" in out
+    summary = json.loads((run / "summary.json").read_text())
+    assert set(summary["methods"]) == {"fedavg", "average", "local", "random"}
+    assert summary["tasks"] == 3
+    rows = (run / "evaluation.csv").read_text().splitlines()
+    assert len(rows) == 1 + 4 * 3 * 2
+    # the run starts from the very models that the command trained, so its meta-model is the command's
+    np.testing.assert_allclose(
+        read_model(run / "meta" / "fedavg-0.safetensors").vector, read_model(tmp_path / "m").vector, atol=1e-5
+    )
+    assert "<html" in (run / "report.html").read_text()
+
+
+def test_local_models_are_not_trained_where_the_method_needs_none(fewjoule: Command, tmp_path: Path) -> None:
+    sinusoids(tmp_path / "agents")
+    code, out, err = fewjoule("train", tmp_path / "agents", *QUICK, "--set", "start=random", "-o", tmp_path / "m")
+    assert code == 0, err
+    assert "no local models are needed" in out
+    card = read_card(tmp_path / "m")
+    assert card is not None
+    assert "pretraining" not in {row["phase"] for row in card["energy"]}
+    assert card["alignment"] is None
 
 
 def test_text_classes_are_predicted_by_name(fewjoule: Command, tmp_path: Path) -> None:
-    (tmp_path / "agents").mkdir()
-    rows = "".join(f"{i % 2 * 2 - 1 + 0.01 * i},{'wet' if i % 2 else 'dry'}\n" for i in range(20))
-    (tmp_path / "agents" / "a.csv").write_text("humidity,state\n" + rows)
-    code, out, err = fewjoule(
-        "train", tmp_path / "agents", "--target", "state", "--model", "mlp:1-2", "--method", "average",
-        "-o", tmp_path / "m", "--local-step", 0.5, "--local-steps", 200,
-    )  # fmt: skip
-    assert code == 0, err
-    assert "dry, wet" in out
+    card = {"reading": {"target": "state", "classes": ["dry", "wet"], "columns": ["humidity"]}}
+    write_model(tmp_path / "m", logistic(1, 2), [-9.0, 9.0, 0.0, 0.0], card)
     (tmp_path / "in.csv").write_text("humidity\n-1\n1\n")
     code, out, err = fewjoule("predict", tmp_path / "m", tmp_path / "in.csv")
     assert code == 0, err
     assert [line.split(",")[0] for line in out.splitlines()] == ["class", "dry", "wet"]
+    assert out.startswith("class,p_dry,p_wet\n")
 
 
 def trained(fewjoule: Command, tmp_path: Path) -> Path:
@@ -340,7 +364,6 @@ WRONG = [
     (("train", "{agents}", "-o", "{out}", "--set", "round=3"), "did you mean 'rounds'?"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--align", "yes"), "align must be one of auto, always, never"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--link", "smoke"), "unknown link 'smoke'"),
-    (("train", "{agents}", "-o", "{out}", *QUICK, "--local-step", 1e9), "lower --local-step"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--set", "step=1e9"), "diverged"),
 ]
 

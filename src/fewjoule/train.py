@@ -99,7 +99,7 @@ def local_models(
 
 
 def run_method(
-    method: Method, folder: Folder, model: Model, models: Array, ledger: Ledger, meter: StudyMeter, *,
+    method: Method, folder: Folder, model: Model, models: Array | None, ledger: Ledger, meter: StudyMeter, *,
     link: str, name: str, seed: int,
 ) -> Run:  # fmt: skip
     """Run the method over the agents; its arithmetic and its radio go on the ledger. A diverged run is an error."""
@@ -135,28 +135,25 @@ def receiving_is_known(link: str) -> bool:
 
 
 def model_card(
-    folder: Folder, given: Given, local: LocalModels, alignment: Alignment, run: Run, ledger: Ledger, *,
+    folder: Folder, given: Given, local: LocalModels | None, alignment: Alignment | None, run: Run, ledger: Ledger, *,
     link: str, seed: int, settings: LocalSettings,
 ) -> dict[str, Any]:  # fmt: skip
     """What the meta-model's file says about itself, beside its architecture and loss."""
+    agents: list[dict[str, Any]] = [
+        {"name": name, "samples": size} for name, size in zip(folder.agents.names, folder.agents.sizes, strict=True)
+    ]
+    if local is not None:
+        for agent, loss, trained in zip(agents, local.loss, local.trained, strict=True):
+            agent |= {"loss": float(loss), "model": "trained here" if trained else "given"}
     return {
         "task": folder.reading.task,
         "classes": list(folder.reading.classes) if folder.reading.classes else None,
         "reading": folder.reading._asdict(),
         "method": run.method.describe(),
         "seed": seed,
-        "agents": [
-            {"name": name, "samples": size, "loss": float(loss), "model": "trained here" if trained else "given"}
-            for name, size, loss, trained in zip(
-                folder.agents.names, folder.agents.sizes, local.loss, local.trained, strict=True
-            )
-        ],
-        "local_training": settings.model_dump() if any(local.trained) else None,
-        "alignment": {
-            "applied": alignment.applied,
-            "barrier_before": alignment.barrier_before,
-            "barrier_after": alignment.barrier_after,
-        },
+        "agents": agents,
+        "local_training": settings.model_dump() if local is not None and any(local.trained) else None,
+        "alignment": None if alignment is None else {k: v for k, v in alignment._asdict().items() if k != "models"},
         "loss_on_agents": {"start": float(run.start_loss), "final": float(run.final_loss)},
         "energy": energy_table(ledger),
         "link": link,

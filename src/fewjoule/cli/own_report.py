@@ -8,6 +8,7 @@ from jax import Array
 from fewjoule.cli.progress import progress
 from fewjoule.cli.screen import say
 from fewjoule.energy import Ledger
+from fewjoule.errors import InputError
 from fewjoule.models import Model
 from fewjoule.parts import PRETRAINING, Parts
 from fewjoule.runner import new_folder, prepare, run_study
@@ -36,6 +37,8 @@ class TrainingReport:
         steps: list[int],
         step: float,
     ) -> None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists and is not empty; choose another --run.")
         read_tasks(family["new_tasks"], reading, shots=shots)  # says which file lacks x_test where shots are not given
         evaluation: dict[str, Any] = {"steps": steps, "headline": 10 if 10 in steps else steps[-1], "step": step}
         if shots is not None:
@@ -52,11 +55,16 @@ class TrainingReport:
             evaluation=evaluation,
         )
         self._prepared = prepare(study)
-        self._folder = new_folder(self._prepared.study, str(folder))
+        self._folder = folder
 
-    def write(self, models: Array, ledger: Ledger) -> None:
-        """Run the method and the controls from these local models, judge them on the new tasks, draw the page."""
-        Parts(self._folder / ".parts").save(PRETRAINING, pretraining_part(models, ledger))
+    def write(self, models: Array | None, ledger: Ledger) -> None:
+        """Run the method and the controls, judge them on the new tasks, draw the page.
+
+        Local models that are already there are used with what they cost; None has them trained for the controls.
+        """
+        new_folder(self._prepared.study, str(self._folder))
+        if models is not None:
+            Parts(self._folder / ".parts").save(PRETRAINING, pretraining_part(models, ledger))
         shown = progress()
         try:
             run_study(self._prepared, self._folder, shown)

@@ -92,19 +92,26 @@ def train(
     say(f"arithmetic: {reader.describe()}")
 
     ledger = Ledger()
-    missing = len(found.agents) - len(given.vectors)
-    with stage(f"training {missing} local models" if missing else "checking the local models"):
-        models = work.local_models(found, given, local, ledger, reader, name=method, seed=seed)
-    if missing:
-        say("local losses: " + ", ".join(f"{n} {x:.4g}" for n, x in zip(found.agents.names, models.loss, strict=True)))
-    with stage("aligning"):
-        mode = align if chosen.start == "average" and len(found.agents) > 1 else "never"
-        aligned = align_models(given.model, models.models, found.agents, mode=mode)
-    _show_alignment(aligned, mode)
+    models = aligned = None
+    if chosen.start == "random" and not chosen.needs_local:
+        say(f"no local models are needed: {method} starts at random here")
+    else:
+        missing = len(found.agents) - len(given.vectors)
+        with stage(f"training {missing} local models" if missing else "checking the local models"):
+            models = work.local_models(found, given, local, ledger, reader, name=method, seed=seed)
+        if missing:
+            losses = zip(found.agents.names, models.loss, strict=True)
+            say("local losses: " + ", ".join(f"{name} {loss:.4g}" for name, loss in losses))
+        # only models that are merged need a common order of their hidden units
+        mode = align if (chosen.start == "average" or chosen.needs_local) and len(found.agents) > 1 else "never"
+        with stage("aligning"):
+            aligned = align_models(given.model, models.models, found.agents, mode=mode)
+        _show_alignment(aligned, mode)
     with stage(f"{method}, {chosen.rounds} rounds over {len(found.agents)} agents"):
         run = work.run_method(
-            chosen, found, given.model, aligned.models, ledger, reader, link=energies.link, name=method, seed=seed
-        )
+            chosen, found, given.model, aligned.models if aligned else None, ledger, reader, link=energies.link,
+            name=method, seed=seed,
+        )  # fmt: skip
     say(f"mean loss on the agents' samples: {float(run.start_loss):.4g} at the start, {float(run.final_loss):.4g} now")
     card = work.model_card(found, given, models, aligned, run, ledger, link=energies.link, seed=seed, settings=local)
     write_model(output, given.model, run.meta, card, force=force)
@@ -114,7 +121,7 @@ def train(
         say(f"ledger: {energy}")
     say(f"meta-model: {output}")
     if report is not None:
-        report.write(aligned.models, ledger)
+        report.write(aligned.models if aligned else None, ledger)
 
 
 def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
