@@ -22,6 +22,7 @@ GROUPS = {
 }  # fmt: skip
 SHAPES = ("diamond", "triangle-up", "circle", "cross", "square")
 GROUP_OF = {"meta_backward": 0, "lean": 1, "average": 3, "fisher": 3, "imaml": 4, "fomaml": 4, "maml": 4}
+PLACES = {"behind": ("left", -7), "before": ("right", -7), "below": ("left", 13)}  # where a label has room
 TASKS, QUICK_TASKS = 100, 40
 
 
@@ -95,6 +96,8 @@ def picture(points: list[Point], best: set[int], studies: dict[str, Study]) -> t
     import altair as alt
     import vl_convert
 
+    from fewjoule.report.figures import smaller
+
     charts = []
     groups = list(GROUPS)
     colour = alt.Color("group:N", title=None, scale=alt.Scale(domain=groups, range=list(GROUPS.values())))
@@ -104,8 +107,12 @@ def picture(points: list[Point], best: set[int], studies: dict[str, Study]) -> t
         lower = study.model.loss == "mse"
         what = f"{study.evaluation.statistic} {'loss' if lower else 'accuracy'} after {study.evaluation.headline} steps"
         rows = [_row(p, i in best) for i, p in mine]
-        scale: Any = alt.Scale(type="log") if lower else alt.Scale(zero=False)
-        x = alt.X("joules:Q", title="joules of one agent: radio and arithmetic", scale=alt.Scale(type="log"))
+        scale: Any = alt.Scale(type="log", nice=False, padding=12) if lower else alt.Scale(zero=False)
+        x = alt.X(
+            "joules:Q",
+            title="joules of one agent: radio and arithmetic",
+            scale=alt.Scale(type="log", nice=False, padding=16),
+        )
         y = alt.Y("reported:Q", title=what, scale=scale)
         base = alt.Chart(alt.InlineData(values=rows))
         line = base.transform_filter("datum.frontier").mark_line(
@@ -115,14 +122,20 @@ def picture(points: list[Point], best: set[int], studies: dict[str, Study]) -> t
             x=x, y=alt.Y("low:Q", title=what, scale=scale), y2="high:Q", color=colour
         )
         dots = base.mark_point(filled=True, size=55, opacity=0.85).encode(x=x, y=y, color=colour, shape=shape)
-        named = base.transform_filter("datum.label != ''").mark_text(align="left", dx=7, dy=-6, fontSize=10)
-        text = named.encode(x=x, y=y, text="label:N", color=colour)
+        text = [
+            base.transform_filter(f"datum.label != '' && datum.place == '{place}'")
+            .mark_text(align=align, dx=7 if align == "left" else -7, dy=dy, fontSize=10.5)
+            .encode(x=x, y=y, text="label:N", color=colour)
+            for place, (align, dy) in PLACES.items()
+        ]
         charts.append(
-            (line.encode(x=x, y=y) + bars + dots + text).properties(width=390, height=330, title=study.title or name)
+            alt.layer(line.encode(x=x, y=y), bars, dots, *text).properties(
+                width=390, height=330, title=study.title or name
+            )
         )
-    spec = alt.hconcat(*charts, background="white").configure_legend(orient="bottom").to_dict()
-    svg = vl_convert.vegalite_to_svg(spec)
-    return svg.encode(), vl_convert.svg_to_png(svg, scale=2)
+    whole = alt.hconcat(*charts, background="white").configure_legend(orient="bottom")
+    svg = vl_convert.vegalite_to_svg(whole.configure_axis(gridOpacity=0.4, tickCount=6).to_dict())
+    return svg.encode(), smaller(vl_convert.svg_to_png(svg, scale=2))
 
 
 def _row(p: Point, frontier: bool) -> dict[str, Any]:
@@ -134,8 +147,9 @@ def _row(p: Point, frontier: bool) -> dict[str, Any]:
     elif not p.setting or (p.method == "fedsgd" and "codec" not in p.setting):
         label = LABELS[p.method]
     low, high = (p.reported if p.low is None else p.low), (p.reported if p.high is None else p.high)
+    place = "before" if p.joules > 100 else "below" if p.method == "average" else "behind"
     group = list(GROUPS)[GROUP_OF.get(p.method, 2)]
     return {
         "joules": p.joules, "reported": p.reported, "low": low, "high": high, "group": group, "label": label,
-        "frontier": frontier,
+        "frontier": frontier, "place": place,
     }  # fmt: skip
