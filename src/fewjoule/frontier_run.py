@@ -22,7 +22,11 @@ GROUPS = {
 }  # fmt: skip
 SHAPES = ("diamond", "triangle-up", "circle", "cross", "square")
 GROUP_OF = {"meta_backward": 0, "lean": 1, "average": 3, "fisher": 3, "imaml": 4, "fomaml": 4, "maml": 4}
-PLACES = {"behind": ("left", -7), "before": ("right", -7), "below": ("left", 13)}  # where a label has room
+PLACES: dict[str, tuple[Any, int]] = {
+    "behind": ("left", -7),
+    "before": ("right", -7),
+    "below": ("left", 13),
+}  # where a label has room
 TASKS, QUICK_TASKS = 100, 40
 
 
