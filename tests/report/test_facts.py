@@ -132,3 +132,10 @@ def test_a_method_with_a_code_of_its_own_keeps_its_bits(regression: Path, tmp_pa
         "fedavg-5x100": True,
         "maml": True,
     }
+
+
+def test_two_methods_with_one_label_are_told_apart(tmp_path: Path) -> None:
+    run = make_folder(
+        tmp_path / "run", methods={"a": METHODS["average"], "b": METHODS["average"], "maml": METHODS["maml"]}
+    )
+    assert sorted(f.label for f in digest(read_folder(run))) == ["MAML", "average (a)", "average (b)"]

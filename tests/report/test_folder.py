@@ -39,6 +39,7 @@ def without(key: str) -> Callable[[Path], None]:
 DAMAGE = {
     "no folder": (lambda f: shutil.rmtree(f), "is not a folder"),
     "no summary": (lambda f: (f / "summary.json").unlink(), "summary.json is missing; finish it with"),
+    "no study": (lambda f: (f / "study.toml").unlink(), "it has no study.toml"),
     "no trace": (lambda f: (f / "trace.csv").unlink(), "trace.csv is missing"),
     "half a summary": (lambda f: (f / "summary.json").write_text('{"format": 1, '), "summary.json cannot be used"),
     "another format": (replaced("summary.json", '"format": 1', '"format": 2'), "format: Input should be 1"),
@@ -79,5 +80,5 @@ def test_an_ordinary_file_is_no_run_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(InputError, match="is not a folder"):
         write_report(tmp_path / "notes.txt")
-    with pytest.raises(InputError, match=r"summary\.json is missing"):
+    with pytest.raises(InputError, match=r"is not a run folder: it has no study\.toml"):
         write_report(tmp_path)

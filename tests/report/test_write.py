@@ -1,6 +1,8 @@
 """Figures and page as files: all there, well formed, the same bytes every time."""
 
 import struct
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 import zlib
 from pathlib import Path
@@ -61,3 +63,8 @@ def test_recompression_keeps_the_picture() -> None:
     assert small[8:33] == head
     assert zlib.decompress(small[41 : 41 + length]) == rows
     assert small.endswith(chunk(b"IEND", b""))
+
+
+def test_charts_are_imported_only_to_draw() -> None:
+    code = "import sys, fewjoule.cli, fewjoule.report; print([m for m in ('altair', 'vl_convert') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -61,7 +61,7 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
     height = 360 if layout.narrow else 430
     width = layout.width - (150 if layout.narrow else 180)  # labels stand to the right of their points
     errors = [row[k] for row in data["points"] or data["free"] for k in ("low", "high", "error") if k in row]
-    room = Room(width, height, PADDING, (min(errors), max(errors)))
+    room = Room(width, height, PADDING, (min(errors), max(errors)), 110 if layout.narrow else 160)
     x = alt.X(
         "joules:Q",
         title="joules of the training, all agents, without pretraining",

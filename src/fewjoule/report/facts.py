@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fewjoule.energy.ledger import KINDS, PHASES, Ledger
@@ -66,6 +66,8 @@ def digest(folder: RunFolder) -> list[Facts]:
         _facts(name, method, summary, sources, elapsed, largest.get(name, math.inf))
         for name, method in summary.methods.items()
     ]
+    labels = [f.label for f in facts]
+    facts = [replace(f, label=f"{f.label} ({f.name})") if labels.count(f.label) > 1 else f for f in facts]
     sign = 1 if summary.better == "lower" else -1
     return sorted(facts, key=lambda f: math.inf if f.quality is None else sign * f.quality)
 

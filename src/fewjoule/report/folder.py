@@ -136,7 +136,9 @@ def read_folder(path: str | Path) -> RunFolder:
     path = Path(path)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder; give a run folder, as `fewjoule run` writes it.")
-    for name in ("summary.json", "study.toml", "evaluation.csv", "energy.csv", "trace.csv", "paths.csv"):
+    if not (path / "study.toml").is_file():
+        raise InputError(f"{path} is not a run folder: it has no study.toml; give one that `fewjoule run` wrote.")
+    for name in ("summary.json", "evaluation.csv", "energy.csv", "trace.csv", "paths.csv"):
         if not (path / name).is_file():
             raise InputError(
                 f"{path} is not a complete run folder: {name} is missing; finish it with "

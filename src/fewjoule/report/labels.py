@@ -25,12 +25,13 @@ HALO = {"color": variable("ground"), "stroke": variable("ground"), "strokeWidth"
 
 @dataclass(frozen=True)
 class Room:
-    """The plot in pixels, the padding of its scales, and the smallest and largest error on the upright scale."""
+    """The plot in pixels, the padding of its scales, the smallest and largest error, and the longest label."""
 
     width: float
     height: float
     padding: float
     errors: tuple[float, float]
+    longest: float
 
 
 def labels(points: alt.Chart, room: Room, opacity: Any) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
@@ -64,9 +65,10 @@ def labels(points: alt.Chart, room: Room, opacity: Any) -> tuple[alt.Chart, alt.
     weight = alt.ExprRef("datum.best ? 'bold' : 'normal'")
 
     def text(**style: Any) -> alt.Chart:
-        return placed.mark_text(align="left", baseline="middle", dx=12, fontSize=11, fontWeight=weight, **style).encode(
-            x=x, y=alt.value(alt.ExprRef("datum.at")), text="label:N", opacity=opacity
+        mark = placed.mark_text(
+            align="left", baseline="middle", dx=12, fontSize=11, fontWeight=weight, limit=room.longest, **style
         )
+        return mark.encode(x=x, y=alt.value(alt.ExprRef("datum.at")), text="label:N", opacity=opacity)
 
     return leaders, text(**HALO), text(color=variable("ink"))
 

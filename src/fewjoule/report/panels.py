@@ -89,9 +89,9 @@ def panels(
     samples = key.mark_rule(strokeWidth=2, x=2, x2=34).encode(
         y=alt.value(alt.ExprRef(height)), color=colour, strokeDash=dash
     )
-    texts = key.mark_text(align="left", baseline="middle", x=40, fontSize=11, color=variable("ink")).encode(
-        y=alt.value(alt.ExprRef(height)), text="label:N"
-    )
+    texts = key.mark_text(
+        align="left", baseline="middle", x=40, limit=cell - 42, fontSize=11, color=variable("ink")
+    ).encode(y=alt.value(alt.ExprRef(height)), text="label:N")
     layers: list[Any] = [references, lines, samples, texts]
     return (
         alt.layer(*layers)

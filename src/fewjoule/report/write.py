@@ -31,9 +31,12 @@ def write(folder: Path) -> Path:
     for name, layouts in compiled.items():
         contents[f"figures/{name}.svg"], contents[f"figures/{name}.png"] = draw(layouts[PAPER_LAYOUT], data)
     contents["report.html"] = render(run, facts, data, charts, compiled, _vega()).encode("utf-8")
-    (folder / "figures").mkdir(exist_ok=True)
-    for name, content in contents.items():
-        write_atomically(folder / name, content, force=True)
+    try:
+        (folder / "figures").mkdir(exist_ok=True)
+        for name, content in contents.items():
+            write_atomically(folder / name, content, force=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written to: {error.strerror}; free space or copy the folder.") from error
     return folder / "report.html"
 
 
