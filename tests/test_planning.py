@@ -24,9 +24,7 @@ LOCAL = np.random.default_rng(0).standard_normal((3, MODEL.size)).astype(np.floa
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("average", {}), ("fedavg", {"rounds": 2, "local_steps": 2}), ("meta_backward", {"rounds": 2}), ("fisher", {}),
-        ("fedexp", {"rounds": 2, "local_steps": 2, "start": "random"}),
-        ("fedsgd", {"rounds": 1, "codec": "quantise:3"}),
+        ("meta_backward", {"rounds": 2}), ("fisher", {}), ("fedsgd", {"rounds": 1, "codec": "quantise:3"}),
         ("fedavg", {"rounds": 2, "local_steps": 2, "codec": "top-k:0.3:2", "down_codec": "top-k:0.5:3"}),
         ("lean", {"weights": MODEL.size, "target": "match"}),
     ],

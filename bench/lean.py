@@ -1,0 +1,60 @@
+"""The claims of lean, seed by seed, on the paper's two studies: quality and uplink energy beside Meta-Backward's.
+
+    python bench/lean.py [sinusoid|mnist] [seeds]
+
+Settings come from the rule alone. The studies' new tasks took no part in making the rule. Intervals are at 95 % over
+seeds, of the paired difference (accuracy) or ratio (loss) to Meta-Backward or FedSGD with the same seed.
+"""
+
+import sys
+
+import numpy as np
+
+from fewjoule import adapt, method, simulate, train_locally
+from fewjoule.cache import use_compile_cache
+from fewjoule.energy import link
+from fewjoule.study import load_study
+from fewjoule.summary import interval
+
+TASKS = 100
+
+
+def compare(name: str, seeds: int) -> None:
+    study = load_study(name, overrides=[f"evaluation.tasks={TASKS}"], seeds=list(range(seeds)))
+    e, model = study.evaluation, study.model.build()
+    agents, tasks, data = study.family.build(study.seeds, e)
+    local = train_locally(model, agents, seed=study.seeds, **study.local.model_dump())
+    rule = {"training_steps": study.local.max_steps, "step": study.local.step}
+    entries = {
+        "meta_backward": method("meta_backward"),
+        "fedsgd": method("fedsgd", step=study.local.step),
+        "lean match": method("lean", target="match", **rule),
+        "lean better": method("lean", target="better", **rule),
+    }
+    loss = model.loss_name == "mse"
+    print(f"{name}: {data}; {seeds} seeds, {TASKS} new tasks, {e.statistic} {'loss' if loss else 'accuracy'}")
+    each, joules = {}, {}
+    for label, built in entries.items():
+        run = simulate(built, model, agents, local, seed=study.seeds)
+        result = adapt(model, run.meta, tasks, steps=[e.headline], step=e.step)
+        values = (result.loss if loss else result.accuracy)[..., 0].astype(float)
+        each[label] = np.median(values, 1) if loss else values.mean(1)
+        whole = float(np.median(values) if loss else values.mean())
+        price = link(study.energy.link).energy_joules
+        joules[label] = float(np.vectorize(price)(run.uplink_bits).sum(1).mean())  # of one agent
+        low, high = interval(each[label], ratio=loss)
+        less = joules["meta_backward"] / joules[label]
+        print(f"  {label:14} {whole:.4f} [{low:.4f}, {high:.4f}]  {joules[label]:8.3f} J up, {less:6.0f} times less")
+    for label in ("lean match", "lean better"):
+        for rival in ("meta_backward", "fedsgd"):
+            against = each[label] / each[rival] if loss else each[label] - each[rival]
+            low, high = interval(against, ratio=loss)
+            middle = float(np.exp(np.log(against).mean())) if loss else float(against.mean())
+            print(f"  {label} {'/' if loss else '-'} {rival}: {middle:+.4f} [{low:+.4f}, {high:+.4f}]", flush=True)
+
+
+if __name__ == "__main__":
+    use_compile_cache()
+    chosen = [sys.argv[1]] if len(sys.argv) > 1 else ["sinusoid", "mnist"]
+    for study_name in chosen:
+        compare(study_name, int(sys.argv[2]) if len(sys.argv) > 2 else 10)
