@@ -102,6 +102,7 @@ def grid(study: Study, quick: bool = False) -> list[tuple[str, Settings, bool]]:
     add("fedavg", **rounds_of(4), codec=FINE)
     add("fedavg", **rounds_of(9, 0.01), **tenth)
     add("meta_backward", codec=FINE)
+    add("meta_backward", radius={"kind": "constant", "first": 1e-6})
     add("meta_backward", rounds=5)
     add("meta_backward", rounds=5, codec=TENTH)
     add("fedsgd", step=step, codec=TENTH, feedback=True)
@@ -115,8 +116,14 @@ def grid(study: Study, quick: bool = False) -> list[tuple[str, Settings, bool]]:
     return out
 
 
-def sweep(study: Study, *, quick: bool = False, told: Callable[[str], None] = lambda text: None) -> list[Point]:
-    """Run every setting of the grid over the study's seeds."""
+def sweep(
+    study: Study,
+    *,
+    quick: bool = False,
+    told: Callable[[str], None] = lambda text: None,
+    done: Callable[[Point], None] = lambda point: None,
+) -> list[Point]:
+    """Run every setting of the grid over the study's seeds; `done` is handed each point when it is known."""
     seeds, e = list(study.seeds), study.evaluation
     if e.tasks < 2:
         raise InputError(f"evaluation.tasks must be at least 2, to choose on one half, got {e.tasks}.")
@@ -135,6 +142,7 @@ def sweep(study: Study, *, quick: bool = False, told: Callable[[str], None] = la
         bits = (run.uplink_bits, run.downlink_bits)
         points.append(_point(study, model, agents, built, (name, given, paper), bits, values))
         last = points[-1]
+        done(last)
         told(
             f"{study.name} {i + 1}/{len(settings)}: {name} {last.setting or 'as it is'}: {metric} {last.reported:.4g}, "
             f"{last.uplink_bits_per_weight:.4g} bits per weight sent, {last.joules:.3g} J"

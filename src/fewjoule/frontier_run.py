@@ -61,13 +61,19 @@ def frontier_folder(out: str | None) -> Path:
 def run_frontier(
     studies: list[Study], folder: Path, *, quick: bool = False, told: Callable[[str], None] = print
 ) -> tuple[list[Point], list[Target]]:
-    """Sweep, choose, report and draw; every study's rows are written as soon as it is done."""
+    """Sweep, choose, report and draw. A row is written as soon as it is known; the frontier when its study is done."""
     points: list[Point] = []
     reached: list[Target] = []
     best: set[int] = set()
     for study in studies:
         lower = study.model.loss == "mse"
-        found = sweep(study, quick=quick, told=told)
+        known = list(points)
+
+        def keep(point: Point, known: list[Point] = known) -> None:
+            known.append(point)
+            write_tables(folder, known, reached, best)
+
+        found = sweep(study, quick=quick, told=told, done=keep)
         front = pareto(found, lower)
         best |= {len(points) + i for i, p in enumerate(found) if p in front}
         points += found
