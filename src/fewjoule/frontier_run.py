@@ -65,18 +65,16 @@ def run_frontier(
     points: list[Point] = []
     reached: list[Target] = []
     best: set[int] = set()
+
+    def keep(point: Point) -> None:
+        points.append(point)
+        write_tables(folder, points, reached, best)
+
     for study in studies:
-        lower = study.model.loss == "mse"
-        known = list(points)
-
-        def keep(point: Point, known: list[Point] = known) -> None:
-            known.append(point)
-            write_tables(folder, known, reached, best)
-
+        lower, before = study.model.loss == "mse", len(points)
         found = sweep(study, quick=quick, told=told, done=keep)
         front = pareto(found, lower)
-        best |= {len(points) + i for i, p in enumerate(found) if p in front}
-        points += found
+        best |= {before + i for i, p in enumerate(found) if p in front}
         reached += targets(found, lower)
         write_tables(folder, points, reached, best)
     svg, png = picture(points, best, {s.name: s for s in studies})
