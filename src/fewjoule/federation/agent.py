@@ -169,7 +169,7 @@ class AgentRunner:
             raise MessageError(f"round {round} is late: agent {self.name!r} has finished round {self._done}.")
         agreed = self._contract
         broadcast = received(agreed, message.arrays)
-        key = round_key(self._root, round, self.id)
+        key = _round_key(self._root, np.uint32(round), np.uint32(self.id))
         run = _compiled(_step, (agreed.method, agreed.model), (self._state, broadcast, self._data, key))
         (state, reply, info), reading = self._meter(run)
         arrays, model, codec = leaves(reply), np.asarray(info.model), agreed.codec
@@ -250,6 +250,11 @@ def _compiled(program: Any, static: tuple[Any, ...], arrays: tuple[Any, ...]) ->
     if key not in _programs:
         _programs[key] = program.lower(*static, *arrays).compile()
     return lambda: jax.block_until_ready(_programs[key](*arrays))  # type: ignore[no-untyped-call]
+
+
+@jax.jit
+def _round_key(root: Array, round: Array, agent: Array) -> Array:
+    return round_key(root, round, agent)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

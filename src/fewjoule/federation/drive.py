@@ -44,10 +44,14 @@ def drive(
     *,
     report: Callable[[str], None] = lambda line: None,
     asked_to_stop: Callable[[], str] = lambda: "",
+    gone: dict[str, str] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Run `server` to its end over `channel`, or to where the policy stops it. `asked_to_stop` gives a reason or ""."""
-    driver = _Driver(server, channel, report, clock)
+    """Run `server` to its end over `channel`, or to where the policy stops it. `asked_to_stop` gives a reason or "".
+
+    `gone` is filled with the agents that this drive goes on without for good, and why.
+    """
+    driver = _Driver(server, channel, report, clock, {} if gone is None else gone)
     if server.complete:
         return Outcome("complete", "the run was complete before")
     outcome = driver.agree()
@@ -61,11 +65,17 @@ def drive(
 
 class _Driver:
     def __init__(
-        self, server: ServerRunner, channel: Channel, report: Callable[[str], None], clock: Callable[[], float]
+        self,
+        server: ServerRunner,
+        channel: Channel,
+        report: Callable[[str], None],
+        clock: Callable[[], float],
+        gone: dict[str, str],
     ) -> None:
         self.server, self.spec, self.channel = server, server.spec, channel
         self.report, self.clock = report, clock
-        self.gone: dict[str, str] = {}  # agents that cannot take part any more in this drive, with the reason
+        self.told: tuple[str, ...] = ()
+        self.gone = gone  # agents that cannot take part any more in this drive, with the reason
 
     def agree(self) -> Outcome | None:
         text = self.spec.text()
@@ -74,7 +84,7 @@ class _Driver:
             lambda names, timeout: self.channel.agree(names, text, timeout),
             self.server.accept_agreement,
         )
-        self.gone = {**absent, **refused}
+        self.gone.update({**absent, **refused})
         return self._judge("agreement", self.spec.agents, absent, refused)
 
     def exchange(self) -> Outcome | None:
@@ -87,7 +97,7 @@ class _Driver:
             lambda names, timeout: self.channel.call(names, request, timeout),
             self.server.accept,
         )
-        self.gone |= {name: reason for name, reason in absent.items() if reason != _LATE}
+        self.gone.update({name: reason for name, reason in absent.items() if reason != _LATE})
         absent |= {name: reason for name, reason in self.gone.items() if name in due}
         outcome = self._judge(what, due, absent, refused)
         if outcome is None:
@@ -137,12 +147,15 @@ class _Driver:
         """What the policy makes of those missing; None to go on without them."""
         missing = tuple(sorted({*absent, *refused}))
         if not missing:
+            self.told = ()
             return None
         reasons = "; ".join(f"agent {name}: {reason}" for name, reason in sorted({**absent, **refused}.items()))
         present = len(set(due)) - len(missing)
         needed = min(self.spec.quorum, len(set(due)))
         if self.spec.policy == "skip" and present >= needed:
-            self.report(f"{what}: going on with {present} agents, without {', '.join(missing)}")
+            if missing != self.told:
+                self.report(f"{what}: going on with {present} agents, without {', '.join(missing)}")
+                self.told = missing
             return None
         if self.spec.policy == "stop" or refused:
             return Outcome("stopped", f"{what}: {reasons}", missing)

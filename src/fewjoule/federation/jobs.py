@@ -89,8 +89,14 @@ class Operator:
             raise self._explained(error) from error
 
     def agents(self) -> set[str]:
-        """Names of the agents that are connected."""
-        return {client.name for client in self._ask("get_system_info").client_info}
+        """Names of the agents that are connected. One that died is listed until its heartbeats are missed."""
+        return set(self.heard())
+
+    def heard(self) -> dict[str, float]:
+        """When the server last heard of each connected agent, by the server's clock."""
+        return {
+            client.name: float(client.last_connect_time or 0) for client in self._ask("get_system_info").client_info
+        }
 
     def jobs(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._ask("list_jobs", detailed=True) or []

@@ -136,6 +136,7 @@ class FederatedServer:
         self._stop = ""
         self._current: ServerRunner | None = None
         self._finished = 0
+        self._gone: dict[str, str] = {}
 
     @collab.main
     def run(self) -> None:
@@ -170,7 +171,8 @@ class FederatedServer:
                     return Outcome("paused", "another job is still at this run")
                 self._current = server = ServerRunner(spec, state)
                 say(f"run {spec.run.hex()[:8]}: {spec.method.get('method')}, seed {spec.seed}, at {_where(server)}")
-                outcome = drive(server, CollabChannel(), report=say, asked_to_stop=lambda: self._stop)
+                self._gone.clear()
+                outcome = drive(server, CollabChannel(), report=say, asked_to_stop=lambda: self._stop, gone=self._gone)
                 (folder / f"result-{number}.state").write_bytes(server.result())
                 if outcome.status != "complete":
                     return outcome
@@ -181,7 +183,13 @@ class FederatedServer:
         current = self._current
         progress = {} if current is None else current.progress()._asdict()
         agents = [] if current is None else list(current.spec.agents)
-        return {"progress": _plain(progress), "finished": self._finished, "runs": len(self._specs), "agents": agents}
+        return {
+            "progress": _plain(progress),
+            "finished": self._finished,
+            "runs": len(self._specs),
+            "agents": agents,
+            "gone": list(self._gone),
+        }
 
     def _asked(self, topic: str, data: Any, context: Any) -> dict[str, Any]:
         self._stop = str((data or {}).get("reason", "asked to stop"))[:200]

@@ -176,30 +176,26 @@ def _await_agents(operator: Operator, spec: Spec, least: int, view: View, patien
 
 def _watch(operator: Operator, job: str, specs: list[Spec], view: View) -> tuple[int, int]:
     """Watch a job to its end; how far it came (runs finished, exchanges of the next)."""
-    reached, began, heard = (-1, -1), time.monotonic(), False
-    absent_since: dict[str, bool] = {}
-    asked = False
+    reached, began, spoke, asked = (-1, -1), time.monotonic(), False, False
+    lost: dict[str, float] = {}  # agents that the job goes on without, and when the server had last heard of them
     while True:
         status = operator.status(job)
         if status.startswith("FINISHED"):
             return reached
         answer = operator.progress(job) if status == "RUNNING" else None
-        connected = operator.agents()
+        heard = operator.heard()
         if answer and answer.get("progress"):
-            heard = True
+            spoke = True
             reached = max(reached, (answer["finished"], answer["progress"]["exchange"]))
-            view.progress(answer, len(connected & set(specs[0].agents)))
-            present = answer["progress"]["present"]
+            view.progress(answer, len(set(heard) & set(specs[0].agents)))
+            for name in answer["gone"]:
+                lost.setdefault(name, heard.get(name, 0.0))
             # an agent that came back cannot enter a running job: a new one begins at the next exchange
-            for name in specs[0].agents:
-                if name not in connected:
-                    absent_since[name] = True
-            back = [name for name in absent_since if name in connected]
-            short = specs[0].policy == "skip" and 0 < present < len(specs[0].agents)
-            if (back or (short and len(connected) >= len(specs[0].agents))) and not asked:
-                view.line(f"agents came back ({', '.join(back) or 'all are connected'}): going on with them")
-                operator.ask_to_stop(job, "agents came back")
+            back = [name for name, last in lost.items() if heard.get(name, 0.0) > last + 1.0]
+            if back and not asked:
+                view.line(f"{', '.join(back)} came back: going on with all that are there")
+                operator.ask_to_stop(job, f"{', '.join(back)} came back")
                 asked = True
-        elif status == "RUNNING" and not heard and time.monotonic() - began > START_SECONDS:
+        elif status == "RUNNING" and not spoke and time.monotonic() - began > START_SECONDS:
             operator.abort(job)
         time.sleep(POLL_SECONDS)

@@ -204,12 +204,10 @@ class ServerRunner:
 
     def _rounded(self, present: list[str]) -> None:
         assert self._broadcast is not None
-        templates = jax.tree.map(lambda t: np.zeros(t.shape, t.dtype), self.contract.message)
-        rows = [
-            rebuild(self.contract.message, self._replies[n].arrays) if n in self._replies else templates
-            for n in self.spec.agents
-        ]
-        messages = jax.tree.map(lambda *each: jnp.stack([jnp.asarray(e) for e in each]), *rows)
+        nothing = [np.zeros(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(self.contract.message)]
+        rows = [self._replies[n].arrays if n in self._replies else nothing for n in self.spec.agents]
+        stacked = [np.stack(each) for each in zip(*rows, strict=True)]
+        messages = jax.tree.unflatten(jax.tree.structure(self.contract.message), stacked)
         here = None if len(present) == len(self.spec.agents) else [name in self._replies for name in self.spec.agents]
         before = self._broadcast
         self._server, self._broadcast = _step(

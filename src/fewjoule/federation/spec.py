@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -73,9 +73,13 @@ class Spec:
 
     def text(self) -> str:
         """As JSON with sorted keys: equal specs give equal text."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True, default=_plain)
 
-    @property
+    @cached_property
     def run(self) -> bytes:
         return hashlib.blake2b(self.text().encode(), digest_size=16).digest()
 

@@ -43,10 +43,11 @@ class State(NamedTuple):
 
 
 def write_state(path: Path, role: int, run: bytes, state: State) -> None:
-    """Replace the state at `path`; after a return it has reached the disk. Folder 0700, file 0600."""
+    """Replace the state at `path`; after a return its content has reached the disk. Folder 0700, file 0600."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     body = pack(role, run, state)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    is_new = not path.exists()
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -56,9 +57,11 @@ def write_state(path: Path, role: int, run: bytes, state: State) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+    if not is_new:
+        return  # a journal may put this rename off for seconds; after a loss of power the file is whole, old or new
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the rename itself must outlive a loss of power
+        os.fsync(folder)  # the name itself must outlive a loss of power
     finally:
         os.close(folder)
 
