@@ -15,7 +15,7 @@ SUFFIX = {"onnx": ".onnx", "pytorch": ".pytorch.safetensors", "flax": ".flax.saf
 def export(
     file: ModelFile,
     to: Annotated[str, typer.Option(help="onnx, pytorch or flax.")] = "onnx",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="[FILE.onnx, ...]")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: FILE.onnx, ...")] = None,
     spec: Spec = None,
     loss: Loss = None,
     layout: Layout = None,

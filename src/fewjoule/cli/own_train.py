@@ -21,11 +21,11 @@ def train(
     validation: Annotated[float | None, typer.Option(help="Share held out, if a file has no x_test.")] = None,
     align: Annotated[str, typer.Option(help="auto, always or never reorder hidden units before averaging.")] = "auto",
     layout: Annotated[str | None, typer.Option(help="pytorch, flax or fewjoule, where weights do not tell.")] = None,
-    local_step: Annotated[float | None, typer.Option(help="Step of the local training [0.01].")] = None,
-    local_steps: Annotated[int | None, typer.Option(help="Most steps of the local training [20000].")] = None,
-    local_optimiser: Annotated[str | None, typer.Option(help="sgd, adam, ... for the local training [sgd].")] = None,
-    link: Annotated[str | None, typer.Option(help="The agents' radio link [paper].")] = None,
-    meter: Annotated[str | None, typer.Option(help="auto, powercap, cpu-time or operations [auto].")] = None,
+    local_step: Annotated[float | None, typer.Option(help="Step of the local training (default: 0.01).")] = None,
+    local_steps: Annotated[int | None, typer.Option(help="Most steps of the local training (default: 20000).")] = None,
+    local_optimiser: Annotated[str | None, typer.Option(help="sgd, adam, ... for the same (default: sgd).")] = None,
+    link: Annotated[str | None, typer.Option(help="The agents' radio link (default: paper).")] = None,
+    meter: Annotated[str | None, typer.Option(help="auto, powercap, cpu-time or operations (default: auto).")] = None,
     device: Annotated[str | None, typer.Option(help="The device whose watts the models take.")] = None,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
     energy: Annotated[Path | None, typer.Option(help="Write the ledger to this CSV file.")] = None,
@@ -132,8 +132,9 @@ def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
     say(f"energy, all agents together (radio link {link!r}):" if link else "energy:")
     keys = ("phase", "kind", "joules", "seconds", "bits", "flops")
     table(("phase", "kind", "joules", "seconds", "bits", "FLOPs"), [[row.get(k) for k in keys] for row in rows])
-    phases = {row.get("phase") for row in rows}
-    if "uplink" in phases and "downlink" not in phases:
+    from fewjoule.train import receiving_is_known
+
+    if link and not receiving_is_known(link):
         say("the downlink is not charged: this link does not say what receiving costs")
 
 

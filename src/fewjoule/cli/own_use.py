@@ -13,8 +13,8 @@ ModelFile = Annotated[Path, typer.Argument(help="A model: .safetensors of fewjou
 Spec = Annotated[str | None, typer.Option("--model", help="Architecture, where the file has no fewjoule card.")]
 Loss = Annotated[str | None, typer.Option(help="mse or cross_entropy, where the file has no fewjoule card.")]
 Layout = Annotated[str | None, typer.Option(help="pytorch, flax or fewjoule, where the weights do not tell.")]
-Target = Annotated[str | None, typer.Option(help="Target column of CSV and Parquet [as in training].")]
-DivideBy = Annotated[float | None, typer.Option(help="Divide every input by this [as in training].")]
+Target = Annotated[str | None, typer.Option(help="Target column of CSV and Parquet (default: as in training).")]
+DivideBy = Annotated[float | None, typer.Option(help="Divide every input by this (default: as in training).")]
 Step = Annotated[float, typer.Option(help="Size of a fine-tuning step.")]
 Optimiser = Annotated[str, typer.Option(help="sgd, adam, ...")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
@@ -57,7 +57,7 @@ def adapt(
     choose: Annotated[str | None, typer.Option(help="Choose the steps by leave-one-out or validation.")] = None,
     share: Annotated[float, typer.Option(help="Share held out by --choose validation.")] = 0.25,
     test: Annotated[Path | None, typer.Option(help="Held-out samples, where NEW has no x_test.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="[NEW.adapted.safetensors]")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: NEW.adapted.safetensors.")] = None,
     target: Target = None,
     divide_by: DivideBy = None,
     spec: Spec = None,
