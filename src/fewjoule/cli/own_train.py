@@ -73,6 +73,10 @@ def train(
             raise InputError(f"{path}: {method} needs held-out samples; give x_test and y_test, or --validation 0.2.")
     use_compile_cache()
     given = work.given_models(found, spec, init=init, layout=layout)
+    if method == "lean":  # its rule asks for what is known only now
+        known = {"link": energies.link, "training_steps": local.max_steps, "step": local.step}
+        changes = {"weights": given.model.size, **known, **changes}
+        chosen = named_method(method, **changes)
     reader = StudyMeter(energies)
     report = None
     if run_folder is not None and tasks is not None:
