@@ -346,6 +346,10 @@ def test_nothing_is_overwritten_without_force(fewjoule: Command, tmp_path: Path)
 
 
 WRONG = [
+    (
+        ("train", "{agents}", "-o", "{out}", "--model", "mlp:1-8-1", "--method", "lean", "--set", "budget=1"),
+        "'budget_joules'?",
+    ),
     (("adapt", "{meta}", "{new}", "--steps", -1), "steps must be at least 0, got -1"),
     (("adapt", "{meta}", "{new}", "--choose", "luck"), "steps are chosen by leave-one-out or validation, not 'luck'"),
     (("adapt", "{meta}", "{new}", "--step", 1e30, "--steps", 3), "lower --step"),

@@ -59,7 +59,7 @@ def train(
     if (run_folder is None) != (tasks is None):
         raise InputError("--run and --tasks go together: the report judges the meta-model on new tasks.")
     changes = method_settings(settings or [])
-    chosen = named_method(method, **changes)
+    chosen = named_method(method, **({} if method == "lean" else changes))
     spec, init, local, energies = sections(
         study,
         model=model,
@@ -73,7 +73,7 @@ def train(
             raise InputError(f"{path}: {method} needs held-out samples; give x_test and y_test, or --validation 0.2.")
     use_compile_cache()
     given = work.given_models(found, spec, init=init, layout=layout)
-    if method == "lean":  # its rule asks for what is known only now
+    if method == "lean":  # its rule asks for the model and the link, which are known only now
         known = {"link": energies.link, "training_steps": local.max_steps, "step": local.step}
         changes = {"weights": given.model.size, **known, **changes}
         chosen = named_method(method, **changes)
