@@ -9,6 +9,7 @@ seeds, of the paired difference (accuracy) or ratio (loss) to Meta-Backward or F
 import sys
 
 import numpy as np
+from scipy import stats
 
 from fewjoule import adapt, method, simulate, train_locally
 from fewjoule.cache import use_compile_cache
@@ -30,6 +31,7 @@ def compare(name: str, seeds: int) -> None:
         "fedsgd": method("fedsgd", step=study.local.step),
         "lean match": method("lean", target="match", **rule),
         "lean better": method("lean", target="better", **rule),
+        "lean best": method("lean", target="best", **rule),
     }
     loss = model.loss_name == "mse"
     print(f"{name}: {data}; {seeds} seeds, {TASKS} new tasks, {e.statistic} {'loss' if loss else 'accuracy'}")
@@ -45,11 +47,14 @@ def compare(name: str, seeds: int) -> None:
         low, high = interval(each[label], ratio=loss)
         less = joules["meta_backward"] / joules[label]
         print(f"  {label:14} {whole:.4f} [{low:.4f}, {high:.4f}]  {joules[label]:8.3f} J up, {less:6.0f} times less")
-    for label in ("lean match", "lean better"):
+    for label in ("lean match", "lean better", "lean best"):
         for rival in ("meta_backward", "fedsgd"):
-            against = each[label] / each[rival] if loss else each[label] - each[rival]
-            low, high = interval(against, ratio=loss)
-            middle = float(np.exp(np.log(against).mean())) if loss else float(against.mean())
+            # Student's interval of the mean difference, of logarithms for a loss
+            against = np.log(each[label] / each[rival]) if loss else each[label] - each[rival]
+            half = stats.t.ppf(0.975, seeds - 1) * against.std(ddof=1) / np.sqrt(seeds)
+            middle, low, high = (against.mean() + w for w in (0.0, -half, half))
+            if loss:
+                middle, low, high = np.exp([middle, low, high])
             print(f"  {label} {'/' if loss else '-'} {rival}: {middle:+.4f} [{low:+.4f}, {high:+.4f}]", flush=True)
 
 
