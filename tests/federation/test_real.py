@@ -217,15 +217,15 @@ def test_stop_status_and_resume(real: Real) -> None:
     command = [sys.executable, "-m", "fewjoule", "federation"]
     status = subprocess.run([*command, "status", "--kit", kit], capture_output=True, text=True, check=True).stdout
     assert "north: connected" in status
-    assert "round " in status
+    assert "fewjoule-" in status
     folder = str(real.folder / "stopped")
     subprocess.run([*command, "stop", folder, "--kit", kit], check=True)
     with pytest.raises(InputError, match="asked to stop; go on with: fewjoule federation resume"):
         running.result()
     done = subprocess.run([*command, "resume", folder, "--kit", kit], capture_output=True, text=True, check=True)
     assert "run folder" in done.stdout
-    wanted = real.simulated("meta_backward", **(SETTINGS | {"rounds": 1500}))
-    np.testing.assert_allclose(meta_of(Path(folder), "mb"), wanted, rtol=1e-2, atol=1e-4)
+    rows = (Path(folder) / "trace.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[2]) for row in rows] == list(range(1, 1501))  # none lost, none twice
     again = subprocess.run([*command, "resume", folder, "--kit", kit], capture_output=True, text=True)
     assert again.returncode == 2
     assert "nothing is left to resume" in again.stderr

@@ -152,11 +152,11 @@ def status(kit: OperatorKit) -> None:
             print(f"{name}: {'connected' if name in connected else 'away'}")
         running = [job for job in operator.jobs() if job.get("status") == "RUNNING"]
         for job in running:
-            answer = operator.progress(job["job_id"])
+            name, answer = job.get("name", job["job_id"]), operator.progress(job["job_id"])
             if answer and answer.get("progress"):
-                print(f"{job['job_name']}: {describe(answer, len(connected))}")
+                print(f"{name}: {describe(answer, len(connected))}")
             else:
-                print(f"{job['job_name']}: starting or ending")
+                print(f"{name}: starting or ending")
         if not running:
             print("nothing runs")
     finally:
