@@ -12,7 +12,7 @@ from fewjoule import METHODS, InputError, Model, lean, method, mlp, simulate, si
 from fewjoule.cli import app
 from fewjoule.cli.plan import read_joules
 from fewjoule.energy import LINKS, device, link
-from fewjoule.methods.lean import MOST_ROUNDS, TARGETS, choose, radio_joules
+from fewjoule.methods.lean import MOST_ROUNDS, TARGETS, choose, radio_joules, step_joules
 from fewjoule.planning import cost, work
 from fewjoule.study_energy import method_flops
 
@@ -91,10 +91,34 @@ def test_the_rule_of_lean():
     assert method(**{"name" if k == "method" else k: v for k, v in built.describe().items()}) == built
 
 
+@settings(max_examples=40, deadline=None)
+@given(weights=st.integers(200, 10**5), radio=st.sampled_from(["paper", "lora-sf7", "wifi"]), scale=st.floats(1, 40))
+def test_with_a_device_arithmetic_costs_no_more_than_the_radio_and_all_fits(weights, radio, scale):
+    budget = scale * radio_joules(weights, LINKS[radio], "top-k:0.1:2", "top-k:0.25:3", 0)
+    chosen = choose(weights=weights, link=radio, budget_joules=budget, device="cortex-m4", training_steps=20_000)
+    if not chosen.rounds:
+        return
+    each = step_joules(weights, device("cortex-m4"), 100)
+    first, second = (radio_joules(weights, LINKS[radio], chosen.up, chosen.down, r) for r in (0, 1))
+    assert chosen.local_steps == 1 or chosen.local_steps * each <= second - first
+    whole = radio_joules(weights, LINKS[radio], chosen.up, chosen.down, chosen.rounds)
+    assert whole + chosen.rounds * chosen.local_steps * each <= budget
+
+
+def test_the_estimate_of_a_step_bounds_its_count():
+    for sizes in ([1, 40, 40, 1], [784, 8, 8, 10], [784, 64, 10]):
+        model = mlp(sizes, loss="cross_entropy")
+        _, _, flops = work(method("fedavg", rounds=1, local_steps=100), model)
+        counted = device("cortex-m4").energy_joules(flops)
+        estimate = 100 * step_joules(model.size, device("cortex-m4"), 100)
+        assert counted <= estimate <= 2 * counted
+
+
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
         ({"budget_joules": 1.0, "weights": None}, "needs weights"), ({"weights": 0, "target": "best"}, "weights"),
+        ({"device": "cortex-m4", "weights": None}, "device needs weights"), ({"device": "cortex"}, "did you mean"),
         ({"target": "match", "budget_joules": 1.0}, "not both"),
         ({"target": "mach"}, "did you mean 'match'"), ({"budget_joules": -1}, "budget_joules"),
         ({"budget_joules": 1e-9}, "must be at least"), ({"target": "match", "link": "papre"}, "did you mean 'paper'"),

@@ -66,6 +66,7 @@ def plan_rows(
 
     built = {name: build() for name, build in METHODS.items() if name not in LEFT_OUT}
     given: dict[str, Any] = {"weights": model.size, "link": radio, "training_steps": training_steps}
+    given["device"] = processor
     rules: dict[str, dict[str, Any]] = {f"lean, target {target}": {"target": target} for target in TARGETS}
     notes = []
     if budget is not None:

@@ -9,7 +9,8 @@ training (`docs/lean.md` says why, and what supports it):
                     is per bit that is the coarsest, where it is per message (LTE's tail) a finer one; so for DOWNLINK
     2. rounds       as many as fit the budget, at most MOST_ROUNDS; for a target, as many as it names
     3. too little   where not even one message fits, halve its share of the weights until it does
-    4. local steps  a tenth of the offline training, split evenly among the rounds
+    4. local steps  a tenth of the offline training, split evenly among the rounds; on a given device no more than cost
+                    as much energy as the round's messages
     5. feedback     of what the codec lost for at most FEEDBACK_ROUNDS rounds; later the model has moved on
 """
 
@@ -18,7 +19,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fewjoule.codecs import TopK, codec
+from fewjoule.energy.devices import Device
 from fewjoule.energy.links import Link
+from fewjoule.energy.presets import device as named_device
 from fewjoule.energy.presets import link as named_link
 from fewjoule.errors import InputError, unknown
 from fewjoule.methods.average import average
@@ -33,6 +36,7 @@ MOST_ROUNDS = 20
 SMALLEST_SHARE = 1e-3
 TRAINING_SHARE = 0.1
 FEEDBACK_ROUNDS = 2
+FULL_BATCH = 400  # samples of an agent that takes all of them, for the estimate of its work
 TARGETS = {"match": 1, "better": 9, "best": MOST_ROUNDS}
 """Rounds: no worse than Meta-Backward at a thousandth of its energy; near FedSGD at a hundredth; the most."""
 
@@ -45,20 +49,23 @@ def lean(
     budget_joules: float | None = None,
     target: str | None = None,
     training_steps: int = 1000,
+    device: str | Device | None = None,
     step: float = 0.01,
     batch: int | None = 100,
 ) -> Method:
     """FedAvg with the rounds, local steps and codecs that the rule gives.
 
-    `budget_joules` is what one agent may spend on its radio: sending, and receiving where the link knows its power.
+    `budget_joules` is what one agent may spend on its radio (sending, and receiving where the link knows its power),
+    and on its arithmetic where a `device` is given.
     `target` ("match", the default, "better" or "best") takes the place of a budget. Without `weights`, which a budget
     needs, the messages are those for a link whose cost is per bit. `training_steps` is the length of the agents'
     offline training, `step` the step size it used.
     """
     settings = settings_of(locals())
     chosen = choose(
-        weights=weights, link=link, budget_joules=budget_joules, target=target, training_steps=training_steps
-    )
+        weights=weights, link=link, budget_joules=budget_joules, target=target, training_steps=training_steps,
+        device=device, batch=batch,
+    )  # fmt: skip
     if chosen.rounds == 0:
         plain = average()
     else:
@@ -84,10 +91,16 @@ def choose(
     budget_joules: float | None = None,
     target: str | None = None,
     training_steps: int = 1000,
+    device: str | Device | None = None,
+    batch: int | None = 100,
 ) -> Choice:
     """The rule alone, with the arguments of `lean`."""
     positive_int("training_steps", training_steps)
     radio = named_link(link) if isinstance(link, str) else link
+    processor = named_device(device) if isinstance(device, str) else device
+    if (budget_joules is not None or processor is not None) and weights is None:
+        what = "device" if budget_joules is None else "budget_joules"
+        raise InputError(f"{what} needs weights, the number of the model's weights; give it.")
     if budget_joules is not None and target is not None:
         raise InputError(f"lean takes budget_joules or target ({', '.join(TARGETS)}), not both; leave one out.")
     up, down = UPLINK[0], DOWNLINK[0]
@@ -95,19 +108,36 @@ def choose(
         positive_int("weights", weights)
         up = _message(UPLINK, radio.energy_joules, weights)
         down = _message(DOWNLINK, lambda bits: receive_joules(radio, bits), weights)
-    if budget_joules is None:
+
+    def steps(rounds: int) -> int:
+        """Local steps of one round, of `rounds`."""
+        wanted = max(1, round(TRAINING_SHARE * training_steps / max(rounds, 1)))
+        if processor is None or weights is None:
+            return wanted
+        messages = radio_joules(weights, radio, up, down, 1) - radio_joules(weights, radio, up, down, 0)
+        return max(1, min(wanted, int(messages / step_joules(weights, processor, batch))))
+
+    def arithmetic(rounds: int) -> float:
+        if processor is None or weights is None:
+            return 0.0
+        return rounds * steps(rounds) * step_joules(weights, processor, batch)
+
+    if budget_joules is None or weights is None:
         if target is not None and target not in TARGETS:
             raise unknown("target", target, TARGETS)
         rounds = TARGETS[target or "match"]
     else:
         positive("budget_joules", budget_joules)
-        if weights is None:
-            raise InputError("budget_joules needs weights, the number of the model's weights; give it.")
-        rounds, up = _fitted(weights, radio, up, down, float(budget_joules))
+        rounds, up = _fitted(weights, radio, up, down, float(budget_joules), arithmetic)
     if rounds == 0:
         return Choice(0, 0, up, None, False)
-    local_steps = max(1, round(TRAINING_SHARE * training_steps / rounds))
-    return Choice(rounds, local_steps, up, down, rounds <= FEEDBACK_ROUNDS)
+    return Choice(rounds, steps(rounds), up, down, rounds <= FEEDBACK_ROUNDS)
+
+
+def step_joules(weights: int, processor: Device, batch: int | None) -> float:
+    """Energy of one local step of a dense network, at most: forward and twice that backward, 2 FLOPs a weight and
+    sample each, and a sixth more for what is not a matrix product."""
+    return processor.energy_joules(7 * weights * (batch or FULL_BATCH))
 
 
 def radio_joules(weights: int, radio: Link, up: str, down: str, rounds: int) -> float:
@@ -136,10 +166,12 @@ def _message(specs: tuple[str, ...], joules: Callable[[int], float], weights: in
     return [spec for spec, cost in zip(specs, costs, strict=True) if cost <= FINER_MAY_COST * costs[0]][-1]
 
 
-def _fitted(weights: int, radio: Link, up: str, down: str, budget: float) -> tuple[int, str]:
+def _fitted(
+    weights: int, radio: Link, up: str, down: str, budget: float, arithmetic: Callable[[int], float]
+) -> tuple[int, str]:
     """The most rounds within the budget, and the message, made smaller where not even one would fit."""
     for rounds in range(MOST_ROUNDS, -1, -1):
-        if radio_joules(weights, radio, up, down, rounds) <= budget:
+        if radio_joules(weights, radio, up, down, rounds) + arithmetic(rounds) <= budget:
             return rounds, up
     share = 0.1
     while share > SMALLEST_SHARE:
