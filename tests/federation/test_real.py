@@ -161,18 +161,18 @@ def test_both_killed_and_the_numbers_are_the_same(real: Real, undisturbed: np.nd
 
 
 DIE_WHILE_WRITING = """
-    import os, signal, stat, sys
+    import os, signal, sys
     if any("worker_process" in a or "runner_process" in a for a in sys.orig_argv):
-        real, count = os.fsync, [0]
-        def fsync(descriptor):
-            count[0] += stat.S_ISREG(os.fstat(descriptor).st_mode)
+        real, count = os.replace, [0]
+        def replace(source, target):
+            count[0] += str(target).endswith(".state")
             mark = os.environ["DIE_ONCE"]
             if count[0] == 30 and not os.path.exists(mark):
                 open(mark, "w").close()
-                os.truncate(descriptor, 100)
+                os.truncate(source, 100)
                 os.kill(os.getpid(), signal.SIGKILL)
-            real(descriptor)
-        os.fsync = fsync
+            real(source, target)
+        os.replace = replace
 """
 
 

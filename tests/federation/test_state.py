@@ -38,6 +38,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_a_death_while_writing_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     path = tmp_path / "agent.state"
     write_state(path, AGENT, RUN, STATE)
+    monkeypatch.setattr(module, "SYNC_SECONDS", 0.0)
 
     def die(*args: Any) -> None:
         raise KeyboardInterrupt

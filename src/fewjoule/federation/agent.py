@@ -168,6 +168,11 @@ class AgentRunner:
         if round < self._done:
             raise MessageError(f"round {round} is late: agent {self.name!r} has finished round {self._done}.")
         agreed = self._contract
+        if agreed.spec.policy != "skip" and round != self._done + 1:
+            raise MessageError(
+                f"round {round} does not follow round {self._done}, the last of this agent's state: it lost rounds "
+                "(a loss of power?), so a new run is needed."
+            )
         broadcast = received(agreed, message.arrays)
         key = _round_key(self._root, np.uint32(round), np.uint32(self.id))
         run = _compiled(_step, (agreed.method, agreed.model), (self._state, broadcast, self._data, key))

@@ -4,7 +4,7 @@
     4   2  version          24   4  JSON's length      the arrays, one after the other
     6   2  role             28   4  zero               32  BLAKE2b of everything before
 
-A new state goes to a temporary file that is flushed to the disk and renamed over the old one, so a process that dies
+A new state goes to a temporary file that is renamed over the old one, so a process that dies
 at any moment leaves the old state or the new one. A file that is damaged, of another run or of another version is
 refused with the reason; it is never used in part.
 """
@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,8 +43,16 @@ class State(NamedTuple):
     arrays: dict[str, np.ndarray]
 
 
+SYNC_SECONDS = 2.0
+_synced: dict[Path, float] = {}
+
+
 def write_state(path: Path, role: int, run: bytes, state: State) -> None:
-    """Replace the state at `path`; after a return its content has reached the disk. Folder 0700, file 0600."""
+    """Replace the state at `path`; folder 0700, file 0600.
+
+    A file that a process wrote and renamed outlives that process. Against a loss of power it is forced to the disk too,
+    at most every `SYNC_SECONDS`: forcing every round would cost more than the round.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     body = pack(role, run, state)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -53,12 +62,14 @@ def write_state(path: Path, role: int, run: bytes, state: State) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(body)
             file.flush()
-            os.fsync(file.fileno())
+            if is_new or time.monotonic() - _synced.get(path, -SYNC_SECONDS) >= SYNC_SECONDS:
+                os.fsync(file.fileno())
+                _synced[path] = time.monotonic()
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     if not is_new:
-        return  # a journal may put this rename off for seconds; after a loss of power the file is whole, old or new
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # the name itself must outlive a loss of power
