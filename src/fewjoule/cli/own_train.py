@@ -74,7 +74,9 @@ def train(
     use_compile_cache()
     given = work.given_models(found, spec, init=init, layout=layout)
     if method == "lean":  # its rule asks for the model and the link, which are known only now
-        known = {"link": energies.link, "training_steps": local.max_steps, "step": local.step}
+        known: dict[str, Any] = {"link": energies.link, "training_steps": local.max_steps, "step": local.step}
+        if device is not None:
+            known["device"] = device
         changes = {"weights": given.model.size, **known, **changes}
         chosen = named_method(method, **changes)
     reader = StudyMeter(energies)
