@@ -1,10 +1,12 @@
 """A small problem that most tests share: three agents that differ in size, a tiny network, arbitrary local models."""
 
 import os
+import sys
 
 # Most of a test's time is compilation of a program that runs once; this halves it and changes no result beyond
-# rounding. It must be set before JAX starts.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# rounding. It must be set before JAX starts. The slow tests run long enough to want the faster code.
+if "slow" not in sys.argv:
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
 import jax.numpy as jnp

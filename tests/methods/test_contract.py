@@ -1,7 +1,7 @@
 """What every method promises, checked on all of them."""
 
 import dataclasses
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,16 @@ def test_all_methods_are_here():
     assert set(CASES) == set(fj.METHODS)
 
 
+@cache
+def compiled_agent(method, model):
+    return jax.jit(lambda state, broadcast, d, key: method.agent(model.loss, state, broadcast, d, key))
+
+
+@cache
+def compiled_probe(method, model):
+    return jax.jit(lambda average, d, key: method.probe(model.loss, average, d, key))
+
+
 def by_hand(method, model, agents, models, seed, availability=None):
     """The rounds as a federation runs them: every agent alone, one after another, in plain Python."""
     data = [jax.tree.map(lambda a, i=i: a[i], agents.data) for i in range(len(agents))]
@@ -54,13 +64,16 @@ def by_hand(method, model, agents, models, seed, availability=None):
     probes = None
     if method.probe is not None:
         root = key_for(seed, "probe")
-        probe = jax.jit(lambda d, key: method.probe(model.loss, start.model, d, key))
+        probe = compiled_probe(method, model)
         probes = jnp.stack(
-            [probe(d, jax.random.fold_in(root, agent_id(n))) for d, n in zip(data, agents.names, strict=True)]
+            [
+                probe(start.model, d, jax.random.fold_in(root, agent_id(n)))
+                for d, n in zip(data, agents.names, strict=True)
+            ]
         )
     server, broadcast = method.init(start, probes)
     states = [method.agent_init(m) for m in models]
-    step = jax.jit(lambda state, broadcast, d, key: method.agent(model.loss, state, broadcast, d, key))
+    step = compiled_agent(method, model)
     meta_path, agent_path = [broadcast.model], []
     for k in range(method.rounds):
         messages, row = [], []
@@ -108,10 +121,16 @@ def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(metho
 
 @uncoded_method
 def test_zero_rounds_is_the_start(method, model, agents, local_models):
-    run = simulate(dataclasses.replace(method, rounds=0), model, agents, local_models)
+    """What stands before the first round; `simulate` without rounds gives just that."""
+    start = start_of(method, model, local_models, jnp.uint32(0))
     starts = {"average": local_models.mean(0), "random": model.init(key_for(0, "start")), 1: local_models[1]}
-    np.testing.assert_allclose(run.meta, starts[method.start], rtol=1e-6, atol=1e-7)
-    assert run.trace.loss.shape == (0,)
+    np.testing.assert_allclose(start.model, starts[method.start], rtol=1e-6, atol=1e-7)
+    probes = None if method.probe is None else jnp.ones((3, 3))
+    np.testing.assert_array_equal(method.init(start, probes)[1].model, start.model)
+    if method in (CASES["fedavg"], CASES["maml"], CASES["meta_backward"]):
+        run = simulate(dataclasses.replace(method, rounds=0), model, agents, local_models)
+        np.testing.assert_allclose(run.meta, start.model, rtol=1e-6, atol=1e-7)
+        assert run.trace.loss.shape == (0,)
 
 
 @every_method
