@@ -27,7 +27,7 @@ PLACES: dict[str, tuple[Any, int]] = {
     "before": ("right", -7),
     "below": ("left", 13),
 }  # where a label has room
-TASKS, QUICK_TASKS = 100, 40
+QUICK_TASKS = 40
 
 
 def frontier_studies(
@@ -38,8 +38,8 @@ def frontier_studies(
     chosen = seeds if seeds is not None else list(range(2 if quick else SEEDS))
     for name in STUDIES:
         folder = data_dir if name == "mnist" else None
-        tasks = f"evaluation.tasks={QUICK_TASKS if quick else TASKS}"
-        out.append(load_study(name, overrides=[tasks, *overrides], seeds=chosen, data_dir=folder, quick=quick))
+        tasks = [f"evaluation.tasks={QUICK_TASKS}"] if quick else []
+        out.append(load_study(name, overrides=[*tasks, *overrides], seeds=chosen, data_dir=folder, quick=quick))
     return out
 
 
