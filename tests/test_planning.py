@@ -151,7 +151,7 @@ def test_the_command():
     assert "50890 weights" in shown.stdout
     table = json.loads(CliRunner().invoke(app, [*arguments, "--json", "--device", "cortex-m4"]).stdout)
     rows = {row["method"]: row for row in table["rows"]}
-    assert rows["meta_backward"]["uplink_bits"] == 51 * 32 * 50890 + 64
+    assert rows["meta_backward"]["uplink_bits"] == 51 * 32 * 50890 + 3 * 32
     assert not rows["meta_backward"]["fits"]
     assert rows["lean, within the budget"]["uplink_joules"] <= 5
     assert set(METHODS) - {"random", "local", "lean"} <= set(rows)
