@@ -152,7 +152,7 @@ def _row(p: Point, frontier: bool) -> dict[str, Any]:
         label = "Meta-Backward, the paper's"
     elif p.method == "lean":
         label = p.setting.replace("target ", "lean, ")
-    elif not p.setting or (p.method == "fedsgd" and "codec" not in p.setting):
+    elif not p.setting or (p.method in ("fedsgd", "maml") and "codec" not in p.setting):
         label = LABELS[p.method]
     low, high = (p.reported if p.low is None else p.low), (p.reported if p.high is None else p.high)
     place = "before" if p.joules > 100 else "below" if p.method == "average" else "behind"
