@@ -110,8 +110,9 @@ def test_an_agent_alone_and_without_padding_gives_its_row(method, model, agents,
     np.testing.assert_array_equal(run.meta_path[-1], run.meta)
 
 
-@uncoded_method
-def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(method, model, agents, local_models):
+@pytest.mark.parametrize("name", ["fedsgd", "fedavgm", "fisher", "maml", "meta_backward"])  # each kind of state
+def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(name, model, agents, local_models):
+    method = CASES[name]
     there = np.array([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0]], bool)[: method.rounds]
     run = simulate(method, model, agents, local_models, seed=3, availability=there)
     metas, rows = by_hand(method, model, agents, local_models, 3, there)

@@ -12,11 +12,9 @@ import fewjoule as fj
 from fewjoule.methods.meta_backward import AUTO_RISE, project
 
 SCHEDULES = {
-    "constant": "constant",
     "linear": "linear",
     "geometric": "geometric",
     "small constant": fj.Schedule("constant", first=1e-3),
-    "number": 0.05,
     "list": [0.3, 0.2, 0.2, 0.05, 0.0],
     "auto": "auto",
 }
