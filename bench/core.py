@@ -239,7 +239,9 @@ def main() -> None:
     options = parser.parse_args()
     here = peak(CLOCKS[options.clock])
     print(f"matrix products, one thread: {here / 1e9:.0f} Gflop/s here, {PEAK_ASKED / 1e9:.0f} where `asked` was taken")
-    print(f"{'job':16}{'asked':>9}{'fewjoule':>10}{'at par':>8}{'by hand':>10}{'ratio':>7}{'compile s':>11}{'by hand':>9}")
+    print(
+        f"{'job':16}{'asked':>9}{'fewjoule':>10}{'at par':>8}{'by hand':>10}{'ratio':>7}{'compile s':>11}{'by hand':>9}"
+    )
     for name, make in JOBS.items():
         if options.jobs and not any(part.lower() in name.lower() for part in options.jobs):
             continue
