@@ -116,8 +116,7 @@ class TopK(Codec):
     def pack(self, vector: Array, key: Array) -> Sparse:
         size, k = vector.size, self.kept(vector.size)
         vector, top = clean(vector)
-        chosen = largest(jnp.abs(vector), k)
-        positions = jnp.nonzero(chosen, size=k, fill_value=size)[0].astype(jnp.int32)
+        positions = largest(jnp.abs(vector), k)
         valid = positions < size
         values = jnp.where(valid, vector[jnp.minimum(positions, size - 1)], 0)
         levels, codes = fit(jnp.abs(values), valid, top, 2 ** (self.bits - 1))
@@ -180,20 +179,50 @@ class TopK(Codec):
 
 
 def largest(magnitudes: Array, k: int) -> Array:
-    """A mask of the k largest of a vector, equal ones by position, never one that is 0.
+    """Rising positions of the k largest of a vector, equal ones by position, never one that is 0; padded by its size.
 
     The k-th largest is found bit by bit, by counting: for non-negative floats the order of the bits is the order of
-    the numbers. That is many times faster than sorting.
+    the numbers. The chosen are then looked up in words of 32 marks. Both are many times faster than sorting.
     """
-    bits = jax.lax.bitcast_convert_type(magnitudes, jnp.uint32)
+    size, bits = magnitudes.size, jax.lax.bitcast_convert_type(magnitudes, jnp.uint32)
 
     def one(i: Array, at: Array) -> Array:
         higher = at | jnp.uint32(1) << (30 - i).astype(jnp.uint32)
         return jnp.where((bits >= higher).sum() >= k, higher, at)
 
     bound = jax.lax.fori_loop(0, 31, one, jnp.zeros((), jnp.uint32))
-    above, equal = bits > bound, bits == bound
-    return (above | (equal & (jnp.cumsum(equal) <= k - above.sum()))) & (bits > 0)
+    above, equal = _words(bits > bound), _words((bits == bound) & (bits > 0))
+    ties = _ones(equal)
+    room = jnp.clip(k - _ones(above).sum() - (jnp.cumsum(ties) - ties), 0, ties)
+    first = jnp.where(room < ties, (jnp.uint32(1) << _nth_one(equal, room)) - 1, equal) & equal
+    chosen = above | first
+    number = _ones(chosen)
+    ends, i = jnp.cumsum(number), jnp.arange(k)
+    word = jnp.minimum(jnp.searchsorted(ends, i, side="right"), len(ends) - 1)
+    within = _nth_one(chosen[word], i - (ends - number)[word])
+    return jnp.where(i < ends[-1], 32 * word + within.astype(jnp.int32), size).astype(jnp.int32)
+
+
+def _words(marks: Array) -> Array:
+    """Marks [d] as words of 32 bits, the first mark lowest."""
+    rows = jnp.pad(marks, (0, -marks.size % 32)).reshape(-1, 32).astype(jnp.uint32)
+    return (rows << jnp.arange(32, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
+
+
+def _ones(words: Array) -> Array:
+    return jax.lax.population_count(words).astype(jnp.int32)
+
+
+def _nth_one(words: Array, n: Array) -> Array:
+    """The position of each word's n-th set bit, n from 0 to the number of its set bits less 1."""
+    at = jnp.zeros_like(words)
+    for width in (16, 8, 4, 2, 1):
+        low = _ones(words & jnp.uint32(2**width - 1))
+        upper = n >= low
+        at = at + jnp.where(upper, jnp.uint32(width), jnp.uint32(0))
+        n = jnp.where(upper, n - low, n)
+        words = jnp.where(upper, words >> width, words)
+    return at
 
 
 def fit(magnitudes: Array, valid: Array, top: Array, count: int) -> tuple[Array, Array]:
