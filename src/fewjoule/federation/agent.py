@@ -82,7 +82,7 @@ class AgentRunner:
             message = wire.decode(data, kind=kind, run=spec.run, forms=forms, agent=0)
             wire.check_values(message.arrays, spec.largest_rms * np.sqrt(self._contract.model.size))
             if kind == wire.ROUND:
-                return self._round(round, message, hashlib.blake2b(data, digest_size=16).digest())
+                return self._round(round, message, wire.digest(data))
             return self._once(kind, round, message)
 
     def _agree(self, text: str) -> None:
@@ -114,6 +114,7 @@ class AgentRunner:
             self._answered = bytes.fromhex(saved.values["answered"])
             self._answer = saved.arrays["answer"].tobytes()
         self._root = key_for(spec.seed, "round")
+        self._step: Any = None
         self._contract = agreed
 
     def _local(self, agreed: Contract, one: Agents) -> tuple[Array, Reading]:
@@ -174,26 +175,27 @@ class AgentRunner:
                 "(a loss of power?), so a new run is needed."
             )
         broadcast = received(agreed, message.arrays)
-        key = _round_key(self._root, np.uint32(round), np.uint32(self.id))
-        run = _compiled(_step, (agreed.method, agreed.model), (self._state, broadcast, self._data, key))
-        (state, reply, info), reading = self._meter(run)
-        arrays, model, codec = leaves(reply), np.asarray(info.model), agreed.codec
+        key = (self._root, np.uint32(round), np.uint32(self.id))
+        arguments = (self._state, broadcast, self._data, *key)
+        if self._step is None:  # shapes are the same in all rounds of a run
+            self._step = _compiled(_step, (agreed.method, agreed.model), arguments)
+        result, reading = self._meter(lambda: jax.block_until_ready(self._step(*arguments)))  # type: ignore
+        state, reply, packed, size_bytes, facts, key_data = jax.device_get(result)
+        arrays, codec = leaves(reply), agreed.codec
         if codec is not None:
-            coded = zip(info.packed, arrays, strict=True)
+            coded = zip(packed, arrays, strict=True)
             arrays = tuple(_bytes(codec.to_bytes(packed, array.size)) for packed, array in coded)
+        loss, distance, active, sends_model = facts.tolist()
+        charged = sum(a.nbytes for a in arrays) if size_bytes is None else size_bytes
         reading = reading._replace(
-            loss=float(info.loss),
-            distance=float(np.linalg.norm(model - message.arrays[0])),
-            active=float(info.active),
-            charged_bytes=float(sum(a.nbytes for a in arrays) if info.size_bytes is None else info.size_bytes),
-            sends_model=len(arrays) == 1 and np.array_equal(arrays[0], model),
+            loss=loss, distance=distance, active=active, charged_bytes=float(charged), sends_model=bool(sends_model)
         )
         answer = self._reply(wire.ROUND, round, arrays, reading)
         kept = leaves(state)
         values = {
             "agent": self.name,
             "round": round,
-            "key": np.asarray(jax.random.key_data(key)).tolist(),
+            "key": key_data.tolist(),
             "answered": digest.hex(),
             "leaves": len(kept),
         }
@@ -214,12 +216,14 @@ class AgentRunner:
                 raise MessageError(f"{agreed.method.name} has no probe.")
             key = jax.random.fold_in(key_for(agreed.spec.seed, "probe"), self.id)
             start = jnp.asarray(message.arrays[0])
-            found, reading = self._meter(_compiled(_probe, (agreed.method, agreed.model), (start, self._data, key)))
+            probing = _compiled(_probe, (agreed.method, agreed.model), (start, self._data, key))
+            found, reading = self._meter(lambda: jax.block_until_ready(probing(start, self._data, key)))
             probe = leaves(found)
             reading = reading._replace(charged_bytes=float(sum(a.nbytes for a in probe)))
             return self._reply(kind, round, probe, reading)
         pair = jnp.stack([jnp.asarray(a) for a in message.arrays])
-        losses, reading = self._meter(_compiled(_losses, (agreed.model,), (pair, self._data)))
+        judging = _compiled(_losses, (agreed.model,), (pair, self._data))
+        losses, reading = self._meter(lambda: jax.block_until_ready(judging(pair, self._data)))
         return self._reply(kind, round, (np.asarray(losses, np.float32),), reading)
 
     def _reply(self, kind: int, round: int, arrays: tuple[np.ndarray, ...], reading: Reading) -> bytes:
@@ -247,24 +251,29 @@ def _bytes(data: bytes) -> np.ndarray:
 _programs: dict[Any, Any] = {}
 
 
-def _compiled(program: Any, static: tuple[Any, ...], arrays: tuple[Any, ...]) -> Callable[[], Any]:
-    """A call of the compiled program that waits for its result."""
+def _compiled(program: Any, static: tuple[Any, ...], arrays: tuple[Any, ...]) -> Any:
     shapes = jax.tree.map(lambda a: (jnp.shape(a), jnp.result_type(a)), arrays)
     leaves, structure = jax.tree.flatten(shapes)
     key = (program, static, structure, tuple(leaves))
     if key not in _programs:
         _programs[key] = program.lower(*static, *arrays).compile()
-    return lambda: jax.block_until_ready(_programs[key](*arrays))  # type: ignore[no-untyped-call]
-
-
-@jax.jit
-def _round_key(root: Array, round: Array, agent: Array) -> Array:
-    return round_key(root, round, agent)
+    return _programs[key]
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _step(method: Method, model: Model, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Any:
-    return method.agent(model.loss, state, broadcast, data, key)
+def _step(
+    method: Method, model: Model, state: Any, broadcast: Broadcast, data: AgentData, root: Array, round: Any, agent: Any
+) -> Any:
+    """The agent's part of a round: its state, its message plain and coded, the message's size, four facts for the
+    reading, and the numbers of the random key that it used."""
+    key = round_key(root, round, agent)
+    state, message, info = method.agent(model.loss, state, broadcast, data, key)
+    parts = jax.tree.leaves(message)
+    sends_model = info.packed is None and len(parts) == 1 and parts[0].shape == info.model.shape
+    same = jnp.array_equal(parts[0], info.model) if sends_model else jnp.zeros((), bool)
+    distance = jnp.linalg.norm(info.model - broadcast.model)
+    facts = jnp.stack([info.loss, distance, info.active, same.astype(jnp.float32)])
+    return state, message, info.packed, info.size_bytes, facts, jax.random.key_data(key)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -40,6 +40,13 @@ def _leave_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _compute_in_the_calling_thread() -> None:
+    """A round is short and waited for: handing it to another thread and back would cost more than it."""
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
 class FederatedAgent:
     """Answers the server. Every answer is bytes: 0 and a message, or 1 and why there is none."""
 
@@ -49,6 +56,7 @@ class FederatedAgent:
     @collab.init
     def prepare(self) -> None:
         _leave_with_parent()
+        _compute_in_the_calling_thread()
         kit = Path(collab.workspace.get_root_dir())
         self._name = str(collab.site_name)
         self._site = read_site(kit)
@@ -141,6 +149,7 @@ class FederatedServer:
     @collab.main
     def run(self) -> None:
         _leave_with_parent()
+        _compute_in_the_calling_thread()
         context = collab.fl_ctx
         engine, job = context.get_engine(), context.get_job_id()
         engine.register_app_command("fewjoule.status", self._status)

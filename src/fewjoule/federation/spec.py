@@ -197,7 +197,7 @@ def _coded(codec: Codec, size: int) -> Form:
 
 
 def forms(tree: Any) -> tuple[Form, ...]:
-    return tuple(Form(str(leaf.dtype), tuple(leaf.shape)) for leaf in jax.tree.leaves(tree))
+    return wire.forms_of(jax.tree.leaves(tree))
 
 
 def leaves(tree: Any) -> tuple[np.ndarray, ...]:
@@ -206,7 +206,7 @@ def leaves(tree: Any) -> tuple[np.ndarray, ...]:
 
 def rebuild(template: Any, arrays: Any) -> Any:
     """The pytree of `template` with these arrays as its leaves."""
-    return jax.tree.unflatten(jax.tree.structure(template), [jnp.asarray(a) for a in arrays])
+    return jax.tree.unflatten(jax.tree.structure(template), [np.asarray(a) for a in arrays])
 
 
 def sent(broadcast: Broadcast) -> Broadcast:

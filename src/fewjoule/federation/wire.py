@@ -25,6 +25,7 @@ _READING = struct.Struct("<ddddddddQ96s")
 _ARRAY = struct.Struct("<BB2xIIII")
 _DIGEST = 16
 DTYPES = ("float32", "int32", "uint32", "uint8", "bool", "float64", "int64", "float16", "int8", "uint16", "int16")
+_NAMES = {np.dtype(name): name for name in DTYPES}  # numpy spells a type's name out anew every time
 METER_KINDS = ("", "measured", "modelled", "analytic")
 
 AGREE, UPLOAD, PROBE, ROUND, CLOSE = 1, 2, 3, 4, 5
@@ -57,7 +58,7 @@ class Reading(NamedTuple):
     """What an agent reports beside its arrays. Joules and seconds are of its own computation in this round."""
 
     loss: float = 0.0  # on its mini-batch
-    distance: float = 0.0  # squared distance of its own model from the broadcast
+    distance: float = 0.0  # of its own model from the broadcast
     active: float = 0.0  # 1 where a projection moved it
     joules: float = 0.0
     seconds: float = 0.0
@@ -84,7 +85,7 @@ def size(forms: Sequence[Form]) -> int:
 
 
 def forms_of(arrays: Sequence[np.ndarray]) -> tuple[Form, ...]:
-    return tuple(Form(str(a.dtype), tuple(a.shape)) for a in arrays)
+    return tuple(Form(_NAMES.get(a.dtype) or str(a.dtype), tuple(a.shape)) for a in arrays)
 
 
 def encode(message: Message) -> bytes:
@@ -156,6 +157,11 @@ def decode(
     return Message(got_kind, bytes(got_run), got_round, got_agent, tuple(arrays), reading)
 
 
+def digest(data: bytes) -> bytes:
+    """The 16 bytes that stand for a message that `decode` has accepted: its own checksum."""
+    return bytes(data[-_DIGEST:])
+
+
 def peek(data: bytes) -> tuple[int, int]:
     """Kind and round of what claims to be a message, to know which forms are due; `decode` checks all of it."""
     if not isinstance(data, bytes | bytearray | memoryview) or len(data) < _HEAD.size:
@@ -177,10 +183,15 @@ def check_values(arrays: Sequence[np.ndarray], largest_norm: float) -> None:
     for array in arrays:
         if array.dtype.kind != "f":
             continue
+        flat = array.ravel()
+        with np.errstate(over="ignore", invalid="ignore"):
+            rough = float(np.dot(flat, flat))
+        if rough <= 0.98 * largest_norm**2:  # only finite values have a finite sum of squares
+            continue
         bad = array.size - int(np.isfinite(array).sum())
         if bad:
             raise MessageError(f"{bad} of {array.size} values are NaN or infinite.")
-        norm = float(np.linalg.norm(array.astype(np.float64).ravel()))
+        norm = float(np.linalg.norm(flat.astype(np.float64)))
         if norm > largest_norm:
             raise MessageError(f"its norm {norm:.3g} is above the largest allowed, {largest_norm:.3g}.")
 
