@@ -1,7 +1,6 @@
 """State files: whole or not at all, and never used when anything about them is wrong."""
 
 import json
-import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -44,14 +43,12 @@ def test_a_death_while_writing_leaves_the_old_state(tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     if at == "write":
-        real = os.fdopen
 
-        def half(descriptor: int, mode: str) -> Any:
-            file = real(descriptor, mode)
-            file.write(b"FJST half a file")
+        def half(path: Path, *args: Any, **kwargs: Any) -> Any:
+            path.write_bytes(b"FJST half a file")
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(module.os, "fdopen", half)
+        monkeypatch.setattr(module, "open", half, raising=False)
     else:
         monkeypatch.setattr(module.os, at, die)
     with pytest.raises(KeyboardInterrupt):

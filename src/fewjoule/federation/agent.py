@@ -114,6 +114,7 @@ class AgentRunner:
             self._answered = bytes.fromhex(saved.values["answered"])
             self._answer = saved.arrays["answer"].tobytes()
         self._root = key_for(spec.seed, "round")
+        self._root_data = np.asarray(jax.random.key_data(self._root)).tolist()
         self._step: Any = None
         self._contract = agreed
 
@@ -175,12 +176,11 @@ class AgentRunner:
                 "(a loss of power?), so a new run is needed."
             )
         broadcast = received(agreed, message.arrays)
-        key = (self._root, np.uint32(round), np.uint32(self.id))
-        arguments = (self._state, broadcast, self._data, *key)
+        arguments = (self._state, broadcast, self._data, self._root, np.uint32(round), np.uint32(self.id))
         if self._step is None:  # shapes are the same in all rounds of a run
             self._step = _compiled(_step, (agreed.method, agreed.model), arguments)
         result, reading = self._meter(lambda: jax.block_until_ready(self._step(*arguments)))  # type: ignore
-        state, reply, packed, size_bytes, facts, key_data = jax.device_get(result)
+        state, reply, packed, size_bytes, facts = jax.device_get(result)
         arrays, codec = leaves(reply), agreed.codec
         if codec is not None:
             coded = zip(packed, arrays, strict=True)
@@ -195,7 +195,7 @@ class AgentRunner:
         values = {
             "agent": self.name,
             "round": round,
-            "key": key_data.tolist(),
+            "key": self._root_data,  # with the round and the agent's name it gives the round's key
             "answered": digest.hex(),
             "leaves": len(kept),
         }
@@ -264,8 +264,8 @@ def _compiled(program: Any, static: tuple[Any, ...], arrays: tuple[Any, ...]) ->
 def _step(
     method: Method, model: Model, state: Any, broadcast: Broadcast, data: AgentData, root: Array, round: Any, agent: Any
 ) -> Any:
-    """The agent's part of a round: its state, its message plain and coded, the message's size, four facts for the
-    reading, and the numbers of the random key that it used."""
+    """The agent's part of a round: its state, its message plain and coded, the message's size, and four facts for
+    the reading."""
     key = round_key(root, round, agent)
     state, message, info = method.agent(model.loss, state, broadcast, data, key)
     parts = jax.tree.leaves(message)
@@ -273,7 +273,7 @@ def _step(
     same = jnp.array_equal(parts[0], info.model) if sends_model else jnp.zeros((), bool)
     distance = jnp.linalg.norm(info.model - broadcast.model)
     facts = jnp.stack([info.loss, distance, info.active, same.astype(jnp.float32)])
-    return state, message, info.packed, info.size_bytes, facts, jax.random.key_data(key)
+    return state, message, info.packed, info.size_bytes, facts
 
 
 @partial(jax.jit, static_argnums=(0, 1))

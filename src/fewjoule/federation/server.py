@@ -69,7 +69,7 @@ class ServerRunner:
         plan, agents = len(self.contract.plan), len(self.spec.agents)
         self.exchange = 0
         self.table = np.full((plan, agents, len(COLUMNS)), np.nan)
-        self.seconds = np.full(plan, np.nan)  # of every exchange, as the server saw it
+        self.seconds = np.full(plan, np.nan)  # of every exchange, from the end of the one before
         self.trace = np.full((self.contract.method.rounds, len(TRACE)), np.nan)
         self.pretraining = np.full((agents, 4), np.nan)  # joules, seconds, kind, source
         self.baseline = np.full((agents, 2), np.nan)  # network bytes sent and received before the first exchange
@@ -102,7 +102,7 @@ class ServerRunner:
     def request(self) -> bytes:
         """The message that every agent gets in the exchange at hand; always the same bytes."""
         if not self._request:
-            self._began = time.perf_counter()
+            self._began = self._began or time.perf_counter()
             self._request = self._encoded()
         return self._request
 
@@ -176,7 +176,8 @@ class ServerRunner:
             wire.ROUND: self._rounded,
             wire.CLOSE: self._closed,
         }[kind](present)
-        self.seconds[self.exchange] = time.perf_counter() - self._began
+        now = time.perf_counter()
+        self.seconds[self.exchange], self._began = now - self._began, now
         self.exchange += 1
         self._replies, self._request = {}, b""
         write_state(self._path, SERVER, self.spec.run, self._save())
@@ -214,7 +215,7 @@ class ServerRunner:
             self.contract.method, self._server, messages, None if here is None else jnp.asarray(here)
         )
         readings = [self._replies[name].reading for name in present]
-        radius = float(before.scalars) if isinstance(before.scalars, jax.Array) else np.nan
+        radius = float(before.scalars) if isinstance(before.scalars, jax.Array | np.ndarray) else np.nan
         self.trace[self.at[1]] = (
             np.mean([r.loss for r in readings]),
             self._spread_of(present),

@@ -53,21 +53,21 @@ def write_state(path: Path, role: int, run: bytes, state: State) -> None:
     A file that a process wrote and renamed outlives that process. Against a loss of power it is forced to the disk too,
     at most every `SYNC_SECONDS`: forcing every round would cost more than the round.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     body = pack(role, run, state)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     is_new = not path.exists()
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    if is_new:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(temporary, "wb", buffering=0, opener=_private) as file:
             file.write(body)
-            file.flush()
             if is_new or time.monotonic() - _synced.get(path, -SYNC_SECONDS) >= SYNC_SECONDS:
                 os.fsync(file.fileno())
                 _synced[path] = time.monotonic()
         os.replace(temporary, path)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
     if not is_new:
         return
     folder = os.open(path.parent, os.O_RDONLY)
@@ -75,6 +75,10 @@ def write_state(path: Path, role: int, run: bytes, state: State) -> None:
         os.fsync(folder)  # the name itself must outlive a loss of power
     finally:
         os.close(folder)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def read_state(path: Path, role: int, run: bytes) -> State | None:
