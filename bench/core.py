@@ -3,11 +3,11 @@
     python bench/core.py [--repeat 5] [--clock wall|cpu] [JOB ...]
 
 The jobs are those of the project's table of peers: meta-iterations, rounds or jobs per second in the steady state,
-after compilation. `asked` is the rate of "JAX, whole loop compiled" there. That table's own limits (55 000 rounds of J6,
-3.02 Mflop of matrix products each) say that one thread of its machine multiplied matrices at 166 Gflop/s; this script
-measures what one thread does here, and `at par` is the rate over the asked one with the two peaks made equal. The ratio
-to the hand-written loop, in the same process, needs no such correction. `--clock cpu` counts the seconds of this
-process alone (one thread, so that they are the wall's on a quiet machine).
+after compilation. `asked` is the rate of "JAX, whole loop compiled" there. That table's own limits (55 000 rounds of
+J6, 3.02 Mflop of matrix products each) say that one thread of its machine multiplied matrices at 166 Gflop/s; this
+script measures what one thread does here, and `at par` is the rate over the asked one with the two peaks made equal.
+The ratio to the hand-written loop, in the same process, needs no such correction. `--clock cpu` counts the seconds of
+this process alone (one thread, so that they are the wall's on a quiet machine).
 """
 
 import argparse

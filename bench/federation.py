@@ -1,23 +1,29 @@
 """Seconds per round and memory of real federations on this machine, beside NVFlare's own no-op round.
 
-    python bench/federation.py [--agents 3 10 30] [--rounds 40] [--no-op-only]
+    python bench/federation.py [--agents 3 10 30] [--rounds 100]
 
 Each federation is a server and that many agents as separate processes on loopback with mutual TLS; the model is
-mlp:784-8-8-10 (d = 6442), FedSGD with a mini-batch of 100. The no-op job sends the same number of bytes both ways in
-the same processes and does nothing with them. Both are timed on the server, between the first and the last round.
+mlp:784-8-8-10 (d = 6442), FedSGD with a mini-batch of 100. The no-op job sends the same number of bytes both ways and
+does nothing with them. It runs twice: with NVFlare's logs as they come (`no-op`; five files, two lines a call), and in
+the very processes of our run, whose kits log less (`lean no-op`). All are medians on the server, from the end of one
+round to the end of the next, state on disk included.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from nvflare.fuel.utils import log_utils
 
 from fewjoule.federation import wire
 from fewjoule.federation.demo import Site, free_port
@@ -32,54 +38,64 @@ HERE = Path(__file__).parent
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, nargs="+", default=[3, 10, 30])
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=100)
     arguments = parser.parse_args()
-    print("agents  no-op ms  fewjoule ms  overhead  server MB  agent MB (daemon + run)")
+    print("agents  no-op ms  fewjoule ms  overhead  lean no-op ms  overhead  server MB  agent MB (daemon + run)")
     for count in arguments.agents:
-        with tempfile.TemporaryDirectory() as folder:
-            print(measure(Path(folder), count, arguments.rounds), flush=True)
+        print(measure(count, arguments.rounds), flush=True)
 
 
-def measure(folder: Path, count: int, rounds: int) -> str:
-    names = tuple(f"agent-{i}" for i in range(count))
-    federation = Federation("bench", "localhost", free_port(), names)
-    provision(federation, folder / "kits")
-    rng = np.random.default_rng(0)
-    for name in names:
-        np.savez(
-            folder / f"{name}.npz",
-            x=rng.uniform(0, 1, (200, 784)).astype(np.float32),
-            y=rng.integers(0, 10, 200).astype(np.int32),
-        )
-    for site in ("server", *names):  # the no-op is not an installed class of fewjoule, so these kits must allow it
-        path = folder / "kits" / site / "local" / "resources.json"
-        resources = json.loads(path.read_text())
-        resources["class_allow_list"] = [*resources["class_allow_list"], "federation_no_op."]
-        path.write_text(json.dumps(resources))
-    os.environ["PYTHONPATH"] = str(HERE)
-    sites = [Site(folder, site, lambda line: None) for site in ("server", *names)]
-    operator = Operator(folder / "kits" / "operator")
-    try:
-        operator.reconnect(lambda line: None, 120)
-        while len(operator.agents()) < count:
-            time.sleep(1)
-        spec = Spec(
-            method={"method": "fedsgd", "rounds": rounds, "start": "random"},
-            model={"spec": "mlp:784-8-8-10", "init": "glorot", "loss": "cross_entropy"},
-            agents=names,
-        )
-        no_op = run_no_op(operator, folder, spec, rounds)
-        ours, memory = run_ours(operator, folder, spec, sites)
-    finally:
-        operator.close()
-        for site in sites:
-            site.stop()
-        for site in sites:
-            site.wait()
-    return (
-        f"{count:>6}  {1e3 * no_op:>8.1f}  {1e3 * ours:>11.1f}  {100 * (ours / no_op - 1):>7.0f} %  "
-        f"{memory['server']:>9.0f}  {memory['agent']:>8.0f}"
+def measure(count: int, rounds: int) -> str:
+    spec = Spec(
+        method={"method": "fedsgd", "rounds": rounds, "start": "random"},
+        model={"spec": "mlp:784-8-8-10", "init": "glorot", "loss": "cross_entropy"},
+        agents=tuple(f"agent-{i}" for i in range(count)),
     )
+    with federation(spec, default_logs=True) as (folder, operator, _):
+        no_op = run_no_op(operator, folder, spec, rounds)
+    with federation(spec, default_logs=False) as (folder, operator, sites):
+        lean = run_no_op(operator, folder, spec, rounds)
+        ours, memory = run_ours(operator, spec, sites)
+    return (
+        f"{count:>6}  {1e3 * no_op:>8.1f}  {1e3 * ours:>11.1f}  {100 * (ours / no_op - 1):>6.0f} %  "
+        f"{1e3 * lean:>13.1f}  {100 * (ours / lean - 1):>6.0f} %  {memory['server']:>9.0f}  {memory['agent']:>8.0f}"
+    )
+
+
+@contextlib.contextmanager
+def federation(spec: Spec, default_logs: bool) -> Iterator[tuple[Path, Operator, list[Site]]]:
+    """A federation with its processes; its folder, its operator and its sites, the server first."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        provision(Federation("bench", "localhost", free_port(), spec.agents), folder / "kits")
+        rng = np.random.default_rng(0)
+        for agent in spec.agents:
+            np.savez(
+                folder / f"{agent}.npz",
+                x=rng.uniform(0, 1, (200, 784)).astype(np.float32),
+                y=rng.integers(0, 10, 200).astype(np.int32),
+            )
+        for site in ("server", *spec.agents):  # the no-op is no class of fewjoule, so these kits must allow it
+            local = folder / "kits" / site / "local"
+            resources = json.loads((local / "resources.json").read_text())
+            resources["class_allow_list"] = [*resources["class_allow_list"], "federation_no_op."]
+            (local / "resources.json").write_text(json.dumps(resources))
+            if default_logs:
+                shutil.copy(Path(log_utils.__file__).with_name("log_config.json"), local)
+        os.environ["PYTHONPATH"] = str(HERE)
+        sites = [Site(folder, site, lambda line: None) for site in ("server", *spec.agents)]
+        operator = Operator(folder / "kits" / "operator")
+        try:
+            operator.reconnect(lambda line: None, 120)
+            while len(operator.agents()) < len(spec.agents):
+                time.sleep(1)
+            yield folder, operator, sites
+        finally:
+            operator.close()
+            for site in sites:
+                site.stop()
+            for site in sites:
+                site.wait()
 
 
 def run_no_op(operator: Operator, folder: Path, spec: Spec, rounds: int) -> float:
@@ -101,7 +117,7 @@ def run_no_op(operator: Operator, folder: Path, spec: Spec, rounds: int) -> floa
     return times(folder, "no-op round ")
 
 
-def run_ours(operator: Operator, folder: Path, spec: Spec, sites: list[Site]) -> tuple[float, dict[str, float]]:
+def run_ours(operator: Operator, spec: Spec, sites: list[Site]) -> tuple[float, dict[str, float]]:
     number = operator.submit("ours", [spec], len(spec.agents))
     memory: dict[str, float] = {}
 

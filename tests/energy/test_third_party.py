@@ -41,6 +41,17 @@ def test_zeus_without_an_accelerator_is_no_meter():
         ZeusMeter()
 
 
+def test_a_vendors_binding_that_breaks_is_no_meter(monkeypatch):
+    monitor = pytest.importorskip("zeus.monitor", reason="zeus is not installed")
+
+    def broken(**settings):
+        raise AttributeError("module 'amdsmi' has no attribute 'AmdSmiLibraryException'")
+
+    monkeypatch.setattr(monitor, "ZeusMonitor", broken)
+    with pytest.raises(NoMeterError, match="zeus fails on this machine: AttributeError: module 'amdsmi'"):
+        ZeusMeter()
+
+
 def test_zeus_adds_up_its_gpus():
     meter = ZeusMeter(Monitor(zeus_measurement(gpu_energy={0: 3.0, 1: 4.5}, cpu_energy={0: 100.0}), gpus=[0, 1]))
     meter.start()

@@ -27,7 +27,10 @@ class ZeusMeter:
                 from zeus.monitor import ZeusMonitor
             except ImportError as error:
                 raise NoMeterError("zeus is not installed; pip install 'fewjoule[zeus]'.") from error
-            monitor = ZeusMonitor(cpu_indices=[], sync_execution_with="jax")
+            try:
+                monitor = ZeusMonitor(cpu_indices=[], sync_execution_with="jax")
+            except Exception as error:  # vendors' bindings fail in ways of their own where their driver is not there
+                raise NoMeterError(f"zeus fails on this machine: {type(error).__name__}: {error}.") from error
         if not monitor.gpu_indices and not monitor.soc_is_present:
             raise NoMeterError("zeus finds no GPU, Jetson or Apple silicon on this machine.")
         self._monitor, self._clock = monitor, Clock()

@@ -179,7 +179,7 @@ class AgentRunner:
         arguments = (self._state, broadcast, self._data, self._root, np.uint32(round), np.uint32(self.id))
         if self._step is None:  # shapes are the same in all rounds of a run
             self._step = _compiled(_step, (agreed.method, agreed.model), arguments)
-        result, reading = self._meter(lambda: jax.block_until_ready(self._step(*arguments)))  # type: ignore
+        result, reading = self._meter(lambda: _waited(self._step, *arguments))
         state, reply, packed, size_bytes, facts = jax.device_get(result)
         arrays, codec = leaves(reply), agreed.codec
         if codec is not None:
@@ -217,13 +217,13 @@ class AgentRunner:
             key = jax.random.fold_in(key_for(agreed.spec.seed, "probe"), self.id)
             start = jnp.asarray(message.arrays[0])
             probing = _compiled(_probe, (agreed.method, agreed.model), (start, self._data, key))
-            found, reading = self._meter(lambda: jax.block_until_ready(probing(start, self._data, key)))
+            found, reading = self._meter(lambda: _waited(probing, start, self._data, key))
             probe = leaves(found)
             reading = reading._replace(charged_bytes=float(sum(a.nbytes for a in probe)))
             return self._reply(kind, round, probe, reading)
         pair = jnp.stack([jnp.asarray(a) for a in message.arrays])
         judging = _compiled(_losses, (agreed.model,), (pair, self._data))
-        losses, reading = self._meter(lambda: jax.block_until_ready(judging(pair, self._data)))
+        losses, reading = self._meter(lambda: _waited(judging, pair, self._data))
         return self._reply(kind, round, (np.asarray(losses, np.float32),), reading)
 
     def _reply(self, kind: int, round: int, arrays: tuple[np.ndarray, ...], reading: Reading) -> bytes:
@@ -258,6 +258,10 @@ def _compiled(program: Any, static: tuple[Any, ...], arrays: tuple[Any, ...]) ->
     if key not in _programs:
         _programs[key] = program.lower(*static, *arrays).compile()
     return _programs[key]
+
+
+def _waited(program: Any, *arrays: Any) -> Any:
+    return jax.block_until_ready(program(*arrays))  # type: ignore[no-untyped-call]
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -44,7 +44,7 @@ def _compute_in_the_calling_thread() -> None:
     """A round is short and waited for: handing it to another thread and back would cost more than it."""
     import jax
 
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
 
 
 class FederatedAgent:
@@ -52,6 +52,7 @@ class FederatedAgent:
 
     def __init__(self) -> None:
         self._runner: AgentRunner | None = None
+        self._making = threading.Lock()  # a call that takes long is repeated in another thread
 
     @collab.init
     def prepare(self) -> None:
@@ -75,17 +76,18 @@ class FederatedAgent:
         return True
 
     def _made(self) -> AgentRunner:
-        if self._runner is None:
-            from fewjoule.cache import use_compile_cache
+        with self._making:
+            if self._runner is None:
+                from fewjoule.cache import use_compile_cache
 
-            use_compile_cache()
-            data, own = agent_data(self._site)
-            meter, source = agent_meter(self._site)
-            say(f"energy: {source}")
-            self._runner = AgentRunner(
-                self._name, data, self._kit / "state", own=own, meter=meter, traffic=Traffic(self._site["port"])
-            )
-        return self._runner
+                use_compile_cache()
+                data, own = agent_data(self._site)
+                meter, source = agent_meter(self._site)
+                say(f"energy: {source}")
+                self._runner = AgentRunner(
+                    self._name, data, self._kit / "state", own=own, meter=meter, traffic=Traffic(self._site["port"])
+                )
+            return self._runner
 
     def _answer(self, work: Callable[[], bytes]) -> bytes:
         try:
