@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import statistics
 import tempfile
@@ -135,16 +136,16 @@ def run_ours(operator: Operator, spec: Spec, sites: list[Site]) -> tuple[float, 
     return float(np.median(seconds[2:-1])), memory
 
 
-def finish(operator: Operator, job: str, look: Any = lambda answer: None) -> None:
+def finish(operator: Operator, job: str, look: Any = None) -> None:
     while not operator.status(job).startswith("FINISHED"):
-        look(operator.progress(job))
+        if look is not None:
+            look(operator.progress(job))
         time.sleep(0.5)
 
 
 def times(folder: Path, mark: str) -> float:
-    lines = (folder / "server.log").read_text().splitlines()
-    found = [float(line.split(mark)[1]) for line in lines if mark in line]
-    return statistics.median(found[2:])
+    found = re.findall(mark + r"(\d+\.\d{6}) s", (folder / "server.log").read_text())
+    return statistics.median(float(seconds) for seconds in found[2:])
 
 
 def resident(site: Site) -> float:

@@ -31,5 +31,5 @@ class NoOpServer:
             results = collab.clients(timeout=60.0).handle(self._request)
             assert len(results) == len(collab.clients)
             now = time.perf_counter()
-            say(f"no-op round {now - began}")
+            say(f"no-op round {now - began:.6f} s")
             began = now
