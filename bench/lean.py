@@ -1,6 +1,6 @@
 """The claims of lean, seed by seed, on the paper's two studies: quality and uplink energy beside Meta-Backward's.
 
-    python bench/lean.py [sinusoid|mnist] [seeds]
+    python bench/lean.py [sinusoid|mnist] [seeds] [folder of the whole MNIST]
 
 Settings come from the rule alone. The studies' new tasks took no part in making the rule. Intervals are at 95 % over
 seeds, of the paired difference (accuracy) or ratio (loss) to Meta-Backward or FedSGD with the same seed.
@@ -20,8 +20,8 @@ from fewjoule.summary import interval
 TASKS = 100
 
 
-def compare(name: str, seeds: int) -> None:
-    study = load_study(name, overrides=[f"evaluation.tasks={TASKS}"], seeds=list(range(seeds)))
+def compare(name: str, seeds: int, data_dir: str | None) -> None:
+    study = load_study(name, overrides=[f"evaluation.tasks={TASKS}"], seeds=list(range(seeds)), data_dir=data_dir)
     e, model = study.evaluation, study.model.build()
     agents, tasks, data = study.family.build(study.seeds, e)
     local = train_locally(model, agents, seed=study.seeds, **study.local.model_dump())
@@ -62,4 +62,4 @@ if __name__ == "__main__":
     use_compile_cache()
     chosen = [sys.argv[1]] if len(sys.argv) > 1 else ["sinusoid", "mnist"]
     for study_name in chosen:
-        compare(study_name, int(sys.argv[2]) if len(sys.argv) > 2 else 10)
+        compare(study_name, int(sys.argv[2]) if len(sys.argv) > 2 else 10, sys.argv[3] if len(sys.argv) > 3 else None)

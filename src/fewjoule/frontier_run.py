@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fewjoule.errors import InputError
 from fewjoule.frontier import SEEDS, STUDIES, Point, Target, pareto, sweep, targets, write_tables
 from fewjoule.study import Study, load_study
@@ -22,11 +24,9 @@ GROUPS = {
 }  # fmt: skip
 SHAPES = ("diamond", "triangle-up", "circle", "cross", "square")
 GROUP_OF = {"meta_backward": 0, "lean": 1, "average": 3, "fisher": 3, "imaml": 4, "fomaml": 4, "maml": 4}
-PLACES: dict[str, tuple[Any, int]] = {
-    "behind": ("left", -7),
-    "before": ("right", -7),
-    "below": ("left", 13),
-}  # where a label has room
+WIDTH, HEIGHT, FONT = 390, 330, 10.5  # of a panel and its labels, pixels
+PLACES = [(side, dy) for dy in (-7, 13, -19, 25) for side in ("left", "right")]
+"""Where a label may stand: which of its ends is at its point, and pixels below the point; the first with room."""
 QUICK_TASKS = 40
 
 
@@ -114,7 +114,7 @@ def picture(points: list[Point], best: set[int], studies: dict[str, Study]) -> t
         mine = [(i, p) for i, p in enumerate(points) if p.study == name and p.reported == p.reported]
         lower = study.model.loss == "mse"
         what = f"{study.evaluation.statistic} {'loss' if lower else 'accuracy'} after {study.evaluation.headline} steps"
-        rows = [_row(p, i in best) for i, p in mine]
+        rows = _placed([_row(p, i in best) for i, p in mine], lower)
         scale: Any = alt.Scale(type="log", nice=False, padding=12) if lower else alt.Scale(zero=False)
         x = alt.X(
             "joules:Q",
@@ -131,14 +131,14 @@ def picture(points: list[Point], best: set[int], studies: dict[str, Study]) -> t
         )
         dots = base.mark_point(filled=True, size=55, opacity=0.85).encode(x=x, y=y, color=colour, shape=shape)
         text = [
-            base.transform_filter(f"datum.label != '' && datum.place == '{place}'")
-            .mark_text(align=align, dx=7 if align == "left" else -7, dy=dy, fontSize=10.5)
+            base.transform_filter(f"datum.label != '' && datum.place == {i}")
+            .mark_text(align=side, dx=7 if side == "left" else -7, dy=dy, fontSize=FONT)  # type: ignore[arg-type]
             .encode(x=x, y=y, text="label:N", color=colour)
-            for place, (align, dy) in PLACES.items()
+            for i, (side, dy) in enumerate(PLACES)
         ]
         charts.append(
             alt.layer(line.encode(x=x, y=y), bars, dots, *text).properties(
-                width=390, height=330, title=study.title or name
+                width=WIDTH, height=HEIGHT, title=study.title or name
             )
         )
     whole = alt.hconcat(*charts, background="white").configure_legend(orient="bottom")
@@ -155,9 +155,31 @@ def _row(p: Point, frontier: bool) -> dict[str, Any]:
     elif not p.setting or (p.method in ("fedsgd", "maml") and "codec" not in p.setting):
         label = LABELS[p.method]
     low, high = (p.reported if p.low is None else p.low), (p.reported if p.high is None else p.high)
-    place = "before" if p.joules > 100 else "below" if p.method == "average" else "behind"
     group = list(GROUPS)[GROUP_OF.get(p.method, 2)]
     return {
         "joules": p.joules, "reported": p.reported, "low": low, "high": high, "group": group, "label": label,
-        "frontier": frontier, "place": place,
+        "frontier": frontier,
     }  # fmt: skip
+
+
+def _placed(rows: list[dict[str, Any]], lower: bool) -> list[dict[str, Any]]:
+    """The rows with a place for each label that hides no point and no other label, if there is one."""
+    across = np.log([row["joules"] for row in rows])
+    up = np.array([[row[k] for k in ("reported", "low", "high")] for row in rows])
+    up = np.log(up) if lower else up
+    x = (across - across.min()) / max(np.ptp(across), 1e-9) * WIDTH
+    y = (up.max() - up[:, 0]) / max(np.ptp(up), 1e-9) * HEIGHT
+    taken = [(px - 4, py - 4, px + 4, py + 4) for px, py in zip(x, y, strict=True)]
+    out = []
+    for row, px, py in zip(rows, x, y, strict=True):
+        boxes: list[tuple[int, int, tuple[float, float, float, float]]] = []
+        for side, dy in PLACES if row["label"] else ():
+            left = px + 7 if side == "left" else px - 7 - 0.55 * FONT * len(row["label"])
+            right = left + 0.55 * FONT * len(row["label"])
+            box = (left, py + dy - FONT / 2, right, py + dy + FONT / 2)
+            hidden = sum(box[0] < t[2] and t[0] < box[2] and box[1] < t[3] and t[1] < box[3] for t in taken)
+            boxes.append((hidden + 10 * (left < 0 or right > WIDTH), len(boxes), box))
+        place = min(boxes)[1] if boxes else 0
+        taken += [boxes[place][2]] if boxes else []
+        out.append(row | {"place": place})
+    return sorted(out, key=lambda row: bool(row["group"] == "lean"))  # drawn last, over its neighbours
