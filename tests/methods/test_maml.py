@@ -45,6 +45,20 @@ def test_quadratic_has_its_closed_form(steps):
     np.testing.assert_allclose(first, gradient, rtol=1e-10)  # the Jacobian dropped
 
 
+def test_first_order_steps_go_uphill_where_inner_step_times_curvature_is_above_one():
+    """L = c v²/2 in every direction: MAML's message is (1 - step c)² c v, FOMAML's (1 - step c) c v. The inner step is
+    stable up to step c = 2, but beyond 1 it overshoots, and the dropped factor is a sign."""
+    step_times_curvature = np.array([0.2, 0.9, 1.1, 1.9])
+    curvature, theta = step_times_curvature / STEP, np.array([1.0, -2.0, 3.0, 0.5])
+    samples = Samples(np.diag(curvature), np.zeros(4), np.ones(4))
+    data, settings = AgentData(samples, samples), {"inner_step": STEP, "batch": None}
+    second, _ = message_of(fj.maml(**settings), quadratic_loss, theta, data)
+    first, _ = message_of(fj.fomaml(**settings), quadratic_loss, theta, data)
+    np.testing.assert_allclose(second, (1 - step_times_curvature) ** 2 * curvature * theta, rtol=1e-9)
+    np.testing.assert_array_equal(np.sign(second), np.sign(theta))
+    np.testing.assert_array_equal(np.sign(first), np.sign(theta) * [1, 1, -1, -1])
+
+
 def test_network_matches_finite_differences_and_the_dropped_jacobian():
     model = fj.mlp([1, 4, 1])
     rng = np.random.default_rng(3)
