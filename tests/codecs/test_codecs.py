@@ -44,7 +44,7 @@ def edges(length):
 EDGES = len(edges(1))
 
 
-def agree(spec, vectors):
+def assert_agree(spec, vectors):
     """decode(encode(v)) for each vector, held against the simulator's program."""
     keys = jax.random.split(jax.random.key(7), EDGES)
     received, _, sizes = APPLY[spec](jnp.resize(vectors, (EDGES, vectors.shape[1])), keys)
@@ -63,14 +63,14 @@ def agree(spec, vectors):
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_simulated_is_decoded_at_the_edges(spec, length):
-    agree(spec, edges(length))
+    assert_agree(spec, edges(length))
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @settings(max_examples=40, deadline=None)
 @given(vector=vectors)
 def test_simulated_is_decoded_for_any_vector(spec, vector):
-    (decoded,) = agree(spec, vector[None])
+    (decoded,) = assert_agree(spec, vector[None])
     assert_bound(spec, vector, decoded)
 
 
@@ -91,7 +91,7 @@ def assert_bound(spec, vector, decoded):
 @pytest.mark.parametrize("spec", LOSSY)
 def test_bounds_hold_at_the_edges(spec):
     vectors = edges(LENGTH)
-    for vector, decoded in zip(vectors, agree(spec, vectors), strict=True):
+    for vector, decoded in zip(vectors, assert_agree(spec, vectors), strict=True):
         assert_bound(spec, vector, decoded)
 
 

@@ -1,6 +1,7 @@
 """State files: whole or not at all, and never used when anything about them is wrong."""
 
 import json
+import resource
 import stat
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,22 @@ def test_a_death_while_writing_leaves_the_old_state(tmp_path: Path, monkeypatch:
     back = read_state(path, AGENT, RUN)
     assert back is not None
     assert same(back, STATE)
+
+
+def test_a_disk_that_is_full_half_way_leaves_the_old_state(tmp_path: Path) -> None:
+    path, long = tmp_path / "agent.state", State({"round": 4}, {"state0": np.zeros(100_000, np.float32)})
+    write_state(path, AGENT, RUN, STATE)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))  # the kernel takes so much of a file and no more
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_state(path, AGENT, RUN, long)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    back = read_state(path, AGENT, RUN)
+    assert back is not None
+    assert same(back, STATE)
+    assert [p.name for p in tmp_path.iterdir()] == ["agent.state"]
 
 
 def test_left_overs_of_a_killed_writer_are_not_read(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def trained(kind, seeds, steps):
     return model, agents, fj.train_locally(model, agents, seed=seeds, max_steps=steps, **training)
 
 
-def compare(kind, seeds, steps):
+def assert_no_worse(kind, seeds, steps):
     model, agents, local = trained(kind, seeds, steps)
     run = fj.simulate(fj.meta_backward(rounds=50, step=0.01, radius="auto"), model, agents, local, seed=seeds)
     assert not np.asarray(run.diverged).any()
@@ -35,7 +35,7 @@ def compare(kind, seeds, steps):
     return model, agents, local
 
 
-def linear_diverges(model, agents, local, seeds):
+def assert_linear_diverges(model, agents, local, seeds):
     method = fj.meta_backward(rounds=50, step=0.01, radius="linear")
     with pytest.warns(fj.DivergedWarning, match=f"meta_backward diverged for {len(seeds)} of {len(seeds)} seeds"):
         run = fj.simulate(method, model, agents, local, seed=seeds)
@@ -45,13 +45,13 @@ def linear_diverges(model, agents, local, seeds):
 
 def test_auto_holds_and_linear_diverges_on_lightly_trained_models():
     seeds = [0, 1]
-    linear_diverges(*compare("glorot, sgd 0.01", seeds, 1500), seeds)
+    assert_linear_diverges(*assert_no_worse("glorot, sgd 0.01", seeds, 1500), seeds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_auto_is_no_worse_than_the_average_on_twenty_seeds(kind):
     seeds = list(range(20))
-    everything = compare(kind, seeds, 20_000)
+    everything = assert_no_worse(kind, seeds, 20_000)
     if kind == "glorot, sgd 0.01":
-        linear_diverges(*everything, seeds)
+        assert_linear_diverges(*everything, seeds)

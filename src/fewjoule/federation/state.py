@@ -59,8 +59,9 @@ def write_state(path: Path, role: int, run: bytes, state: State) -> None:
     if is_new:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with open(temporary, "wb", buffering=0, opener=_private) as file:
+        with open(temporary, "wb", opener=_private) as file:
             file.write(body)
+            file.flush()  # all of it or an error; a write without a buffer may end half-way on a full disk
             if is_new or time.monotonic() - _synced.get(path, -SYNC_SECONDS) >= SYNC_SECONDS:
                 os.fsync(file.fileno())
                 _synced[path] = time.monotonic()
