@@ -27,9 +27,9 @@ import psutil
 from nvflare.fuel.utils import log_utils
 
 from fewjoule.federation import wire
-from fewjoule.federation.demo import Site, free_port
-from fewjoule.federation.jobs import Operator, write_job
-from fewjoule.federation.provision import Federation, provision
+from fewjoule.federation.nvflare.demo import Site, free_port
+from fewjoule.federation.nvflare.jobs import Operator, write_job
+from fewjoule.federation.nvflare.provision import Federation, provision
 from fewjoule.federation.spec import Spec, contract
 from fewjoule.federation.state import RESULT, unpack
 

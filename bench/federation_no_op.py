@@ -4,7 +4,7 @@ import time
 
 from nvflare.collab import collab
 
-from fewjoule.federation.site import say
+from fewjoule.federation.nvflare.site import say
 
 
 class NoOpAgent:

@@ -12,10 +12,10 @@ import numpy as np
 from scipy import stats
 
 from fewjoule import adapt, method, simulate, train_locally
-from fewjoule.cache import use_compile_cache
 from fewjoule.energy import link
-from fewjoule.study import load_study
-from fewjoule.summary import interval
+from fewjoule.files import use_compile_cache
+from fewjoule.study.settings import load_study
+from fewjoule.study.summary import interval
 
 TASKS = 100
 

@@ -1,12 +1,8 @@
 """Federated meta-learning that counts its energy."""
 
 from fewjoule._version import __version__
-from fewjoule.adapt import Adaptation, adapt
-from fewjoule.align import Alignment, align
 from fewjoule.codecs import CODECS, Codec, codec
 from fewjoule.errors import DivergedWarning, InputError
-from fewjoule.export import export
-from fewjoule.local import Local, train_locally
 from fewjoule.methods import (
     METHODS,
     Method,
@@ -28,12 +24,17 @@ from fewjoule.methods import (
     reptile,
     with_codec,
 )
-from fewjoule.models import Model, conv4, logistic, mlp, model_from_spec
-from fewjoule.simulate import Run, Trace, simulate
+from fewjoule.models.model import Model
+from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
+from fewjoule.models.onnx import export
+from fewjoule.models.weights import Loaded, read_model, write_model
+from fewjoule.simulate.simulate import Run, Trace, simulate
 from fewjoule.tasks import mnist, sinusoid
 from fewjoule.tasks.files import Folder, Reading, read_agents, read_tasks
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
-from fewjoule.weights import Loaded, read_model, write_model
+from fewjoule.training.adapt import Adaptation, adapt
+from fewjoule.training.align import Alignment, align
+from fewjoule.training.local import Local, train_locally
 
 __all__ = [
     "CODECS",

@@ -10,7 +10,10 @@ bug of this package and keeps its traceback.
 """
 
 import difflib
+import math
 from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
 
 
 class InputError(ValueError):
@@ -27,3 +30,28 @@ def unknown(thing: str, value: str, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
     cure = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}."
     return InputError(f"unknown {thing} {value!r}; {cure}")
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def positive_int(name: str, value: Any, least: int = 1) -> None:
+    if not is_whole(value):
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    if value < least:
+        raise InputError(f"{name} must be at least {least}, got {value}.")
+
+
+def positive(name: str, value: Any) -> None:
+    if not is_real(value) or not value > 0 or math.isinf(value):
+        raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
+
+
+def check_batch(batch: Any) -> None:
+    if batch is not None:
+        positive_int("batch", batch)

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.checks import is_whole
-from fewjoule.errors import InputError
+from fewjoule.errors import InputError, is_whole
 
 PURPOSES = ("data", "start", "local", "probe", "round", "participation", "tasks", "codec")
 

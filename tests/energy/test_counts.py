@@ -14,7 +14,7 @@ from fewjoule.energy.counts import Counts, _walk, without_dead_code
 from fewjoule.errors import InputError
 from fewjoule.methods import METHODS, method
 from fewjoule.methods.method import Start
-from fewjoule.models import conv4, mlp
+from fewjoule.models.nets import conv4, mlp
 from fewjoule.tasks.samples import AgentData, Samples
 
 

@@ -7,11 +7,11 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from powercap_tree import RANGE_UJ, Tree
 
 from fewjoule.energy import NoMeterError, PowercapMeter, auto
 from fewjoule.energy import powercap as module
 from fewjoule.errors import InputError
+from tests.energy.powercap_tree import RANGE_UJ, Tree
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import os
 import types
 
 import pytest
-from powercap_tree import Tree
 
 from fewjoule.energy import NoMeterError, PowercapMeter, PyraplMeter, ZeusMeter
 from fewjoule.errors import InputError
+from tests.energy.powercap_tree import Tree
 
 
 class Monitor:

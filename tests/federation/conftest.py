@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax import Array
 
-from federation.bench import NAMES, Bench
 from fewjoule import Agents, Model, make_agents, mlp
+from tests.federation.bench import NAMES, Bench
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,10 @@ import psutil
 from jax import Array
 
 from fewjoule import make_agents, method, mlp, simulate, train_locally
-from fewjoule.federation.demo import free_port
-from fewjoule.federation.jobs import Operator
-from fewjoule.federation.operator import View, follow, start_run
-from fewjoule.federation.provision import Federation, provision
+from fewjoule.federation.nvflare.demo import free_port
+from fewjoule.federation.nvflare.jobs import Operator
+from fewjoule.federation.nvflare.operator import View, follow, start_run
+from fewjoule.federation.nvflare.provision import Federation, provision
 from fewjoule.federation.study import load_federated_study
 
 NAMES = ("north", "south", "west")
@@ -115,7 +115,7 @@ def await_true(check: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 def meta_of(folder: Path, name: str, seed: int = 3) -> np.ndarray:
-    from fewjoule.weights import read_model
+    from fewjoule.models.weights import read_model
 
     return np.asarray(read_model(folder / "meta" / f"{name}-{seed}.safetensors").vector)
 

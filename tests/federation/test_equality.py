@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federation.bench import NAMES, SHORT, Bench
 from fewjoule import METHODS, method, simulate, train_locally
 from fewjoule.federation import wire
 from fewjoule.federation.agent import AgentRunner
 from fewjoule.federation.drive import drive
 from fewjoule.federation.server import COLUMNS
+from tests.federation.bench import NAMES, SHORT, Bench
 
 # One compiled program differs from another in the order of sums only.
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fewjoule import InputError
-from fewjoule.federation.process import plain_line
-from fewjoule.federation.provision import Federation, read_federation
-from fewjoule.federation.site import MARK, read_kit
+from fewjoule.federation.nvflare.process import plain_line
+from fewjoule.federation.nvflare.provision import Federation, read_federation
+from fewjoule.federation.nvflare.site import MARK, read_kit
 
 GOOD = 'name = "clinics"\nagents = ["north", "south"]\n[server]\nname = "localhost"\nport = 8443\n'
 
@@ -52,7 +52,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_kits_are_private_and_cut_down(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="needs the extra: pip install 'fewjoule[federation]'")
-    from fewjoule.federation.provision import provision
+    from fewjoule.federation.nvflare.provision import provision
 
     federation = Federation("clinics", "localhost", 8443, ("north", "south"))
     kits = provision(federation, tmp_path / "kits")
@@ -65,7 +65,7 @@ def test_kits_are_private_and_cut_down(tmp_path: Path) -> None:
         assert list(rights) == ["lead"]
         assert rights["lead"]["byoc"] == rights["lead"]["shell_commands"] == rights["lead"]["operate"] == "none"
         allowed = json.loads((local / "resources.json").read_text())["class_allow_list"]
-        assert allowed == ["fewjoule.federation.nvflare_app.", "nvflare.collab.runtime."]
+        assert allowed == ["fewjoule.federation.nvflare.app.", "nvflare.collab.runtime."]
     assert "fewjoule federation agent ." in (tmp_path / "kits" / "north" / "README.md").read_text()
     with pytest.raises(InputError, match="has its kit already"):
         provision(federation, tmp_path / "kits")

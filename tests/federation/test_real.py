@@ -17,9 +17,9 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs the extra: pip install 'fewjoule[federation]'")
 
-from federation.real import NAMES, Real, await_true, federation, meta_of
 from fewjoule import InputError
-from fewjoule.federation.jobs import Operator
+from fewjoule.federation.nvflare.jobs import Operator
+from tests.federation.real import NAMES, Real, await_true, federation, meta_of
 
 pytestmark = pytest.mark.slow
 
@@ -281,7 +281,7 @@ def self_signed(kit: Path) -> None:
 
 def another_federation(kit: Path) -> None:
     """A whole kit of another federation with the same names, pointed at this server."""
-    from fewjoule.federation.provision import Federation, provision
+    from fewjoule.federation.nvflare.provision import Federation, provision
 
     facts = json.loads((kit / "fewjoule.json").read_text())
     other = kit.parent / "other"
@@ -368,7 +368,7 @@ def test_an_agents_kit_cannot_submit_a_run(real: Real, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["code", "class"])
 def test_a_job_that_brings_code_or_names_another_class_is_refused(real: Real, tmp_path: Path, kind: str) -> None:
-    from fewjoule.federation.jobs import write_job
+    from fewjoule.federation.nvflare.jobs import write_job
     from fewjoule.federation.study import load_federated_study, specs_of
 
     specs = specs_of(load_federated_study(str(real.study(MANY_ROUNDS))), NAMES)
@@ -381,7 +381,7 @@ def test_a_job_that_brings_code_or_names_another_class_is_refused(real: Real, tm
     else:
         config = job / "app" / "config" / "config_fed_client.json"
         config.write_text(
-            config.read_text().replace("fewjoule.federation.nvflare_app.FederatedAgent", "subprocess.Popen")
+            config.read_text().replace("fewjoule.federation.nvflare.app.FederatedAgent", "subprocess.Popen")
         )
         site, words = "north", "is not in allow_list"
     before = len(real.log(site))

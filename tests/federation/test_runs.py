@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from federation.bench import NAMES, Bench
 from fewjoule import InputError
 from fewjoule.federation import agent as agent_module
 from fewjoule.federation import server as server_module
@@ -21,6 +20,7 @@ from fewjoule.federation.server import COLUMNS, ServerRunner
 from fewjoule.federation.spec import read_spec
 from fewjoule.federation.state import StateError
 from fewjoule.federation.wire import MessageError, Reading
+from tests.federation.bench import NAMES, Bench
 
 
 class Killed(BaseException):

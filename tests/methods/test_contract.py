@@ -11,7 +11,7 @@ import pytest
 import fewjoule as fj
 from fewjoule.methods.method import Broadcast
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulate import start_of
+from fewjoule.simulate.rules import start_of
 from fewjoule.tasks.samples import AgentData, Agents
 
 CASES = {

@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratic import agent as quadratic_agent
-from quadratic import loss as quadratic_loss
-from quadratic import matrix
 
 import fewjoule as fj
 from fewjoule.methods.imaml import conjugate_gradient
 from fewjoule.methods.method import Broadcast
 from fewjoule.tasks.samples import AgentData, Samples
+from tests.methods.quadratic import agent as quadratic_agent
+from tests.methods.quadratic import loss as quadratic_loss
+from tests.methods.quadratic import matrix
 
 LAMBDA = 2.0
 

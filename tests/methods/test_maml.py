@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratic import agent as quadratic_agent
-from quadratic import loss as quadratic_loss
 
 import fewjoule as fj
 from fewjoule.methods.method import Broadcast
 from fewjoule.tasks.samples import AgentData, Samples
+from tests.methods.quadratic import agent as quadratic_agent
+from tests.methods.quadratic import loss as quadratic_loss
 
 STEP = 0.1
 

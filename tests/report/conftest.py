@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from run_folders import make_folder
 
 from fewjoule.report import write_report
+from tests.report.run_folders import make_folder
 
 
 @pytest.fixture(scope="session")

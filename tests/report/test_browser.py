@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import AGENTS, METHODS, WEIGHTS
 
 from fewjoule.energy import LINKS
 from fewjoule.report.facts import digest
 from fewjoule.report.folder import read_folder
 from fewjoule.report.wording import joules_text
+from tests.report.run_folders import AGENTS, METHODS, WEIGHTS
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 if BROWSER is None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_folders import AGENTS, METHODS, WEIGHTS, make_folder
 
 from fewjoule.energy import LINKS
 from fewjoule.report import write_report
@@ -13,6 +12,7 @@ from fewjoule.report.datasets import datasets, quality_and_joules
 from fewjoule.report.facts import digest, frontier, on_frontier
 from fewjoule.report.folder import read_folder
 from fewjoule.report.sentences import answer, notes
+from tests.report.run_folders import AGENTS, METHODS, WEIGHTS, make_folder
 
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_folders import make_folder
 
 from fewjoule.cli import main
 from fewjoule.errors import InputError
 from fewjoule.report import write_report
+from tests.report.run_folders import make_folder
 
 
 @pytest.fixture(scope="module")

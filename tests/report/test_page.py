@@ -6,7 +6,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from run_folders import METHODS, make_folder
 
 from fewjoule.report import charts, write_report
 from fewjoule.report.catalogue import catalogue
@@ -14,6 +13,7 @@ from fewjoule.report.charts import LAYOUTS, Layout
 from fewjoule.report.datasets import datasets
 from fewjoule.report.facts import digest
 from fewjoule.report.folder import read_folder
+from tests.report.run_folders import METHODS, make_folder
 
 
 class Elements(HTMLParser):

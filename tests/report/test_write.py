@@ -8,10 +8,10 @@ import zlib
 from pathlib import Path
 
 import pytest
-from run_folders import METHODS, make_folder
 
 from fewjoule.report import write_report
 from fewjoule.report.figures import smaller
+from tests.report.run_folders import METHODS, make_folder
 
 CHARTS = ("quality", "cdf", "energy", "time", "steps", "spread", "radius", "paths")
 

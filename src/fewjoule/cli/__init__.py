@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fewjoule.cli import doctor, federation, own_files, own_train, own_use, plan, report, run
+from fewjoule.cli import adapt, doctor, export, federation, plan, report, run, train
 from fewjoule.errors import InputError
 
 app = typer.Typer(
@@ -24,12 +24,12 @@ app.command()(run.run)
 app.command()(plan.plan)
 app.command()(doctor.doctor)
 app.command()(report.report)
-app.command()(own_train.train)
-app.command()(own_use.adapt)
-app.command()(own_use.predict)
-app.command()(own_use.evaluate)
-app.command()(own_files.export)
-app.command()(own_files.show)
+app.command()(train.train)
+app.command()(adapt.adapt)
+app.command()(adapt.predict)
+app.command()(adapt.evaluate)
+app.command()(export.export)
+app.command()(export.show)
 app.add_typer(federation.app, name="federation")
 
 

@@ -95,7 +95,7 @@ def _devices() -> str:
 
 
 def _cache() -> str:
-    from fewjoule.cache import cache_dir, use_compile_cache
+    from fewjoule.files import cache_dir, use_compile_cache
 
     folder, programs = cache_dir(), use_compile_cache()
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,8 +120,8 @@ def _small_run() -> str:
 
     from fewjoule.energy import CpuTimeMeter, Ledger, charge_uplink, device, link
     from fewjoule.methods import method
-    from fewjoule.models import mlp
-    from fewjoule.simulate import simulate
+    from fewjoule.models.nets import mlp
+    from fewjoule.simulate.simulate import simulate
     from fewjoule.tasks.samples import make_agents
 
     x = np.linspace(-1, 1, 8)[:, None]

@@ -9,7 +9,7 @@ import typer
 from fewjoule.errors import InputError
 
 if TYPE_CHECKING:
-    from fewjoule.federation.jobs import Operator
+    from fewjoule.federation.nvflare.jobs import Operator
 
 app = typer.Typer(help="Run methods between real machines (extra: federation).", no_args_is_help=True)
 
@@ -33,8 +33,8 @@ def provision(
 ) -> None:
     """Write one kit per site: certificates, minimum rights, and a README with the command that starts it."""
     _need_engine()
-    from fewjoule.federation.provision import provision as write_kits
-    from fewjoule.federation.provision import read_federation
+    from fewjoule.federation.nvflare.provision import provision as write_kits
+    from fewjoule.federation.nvflare.provision import read_federation
 
     for kit in write_kits(read_federation(file), out):
         print(f"wrote {kit}")
@@ -45,9 +45,9 @@ def provision(
 def server(kit: Kit) -> None:
     """Run the server in the foreground; Ctrl-C stops it."""
     _need_engine()
-    from fewjoule.federation.process import run_site, server_command
-    from fewjoule.federation.provision import place_storage
-    from fewjoule.federation.site import read_kit
+    from fewjoule.federation.nvflare.process import run_site, server_command
+    from fewjoule.federation.nvflare.provision import place_storage
+    from fewjoule.federation.nvflare.site import read_kit
 
     facts = read_kit(kit, "server")
     place_storage(kit)
@@ -66,8 +66,8 @@ def agent(
 ) -> None:
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
     _need_engine()
-    from fewjoule.federation.process import agent_command, run_site
-    from fewjoule.federation.site import agent_data, agent_meter, read_kit, read_site, write_site
+    from fewjoule.federation.nvflare.process import agent_command, run_site
+    from fewjoule.federation.nvflare.site import agent_data, agent_meter, read_kit, read_site, write_site
 
     facts = read_kit(kit, "agent")
     write_site(kit, data, model, device)
@@ -87,8 +87,8 @@ def run(
 ) -> None:
     """Run a study's methods over the federation; ends in the same run folder as a simulated run."""
     _need_engine()
-    from fewjoule.federation.jobs import Operator
-    from fewjoule.federation.operator import start_run
+    from fewjoule.federation.nvflare.jobs import Operator
+    from fewjoule.federation.nvflare.operator import start_run
     from fewjoule.federation.study import load_federated_study
 
     chosen = load_federated_study(study)
@@ -101,8 +101,8 @@ def run(
 def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> None:
     """Go on with a run that was stopped or interrupted, from its last complete round."""
     _need_engine()
-    from fewjoule.federation.jobs import Operator
-    from fewjoule.federation.operator import read_facts
+    from fewjoule.federation.nvflare.jobs import Operator
+    from fewjoule.federation.nvflare.operator import read_facts
 
     read_facts(folder)
     if (folder / "summary.json").exists():
@@ -113,7 +113,7 @@ def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> No
 
 
 def _follow(folder: Path, operator: "Operator", patience: float | None) -> None:
-    from fewjoule.federation.operator import View, follow
+    from fewjoule.federation.nvflare.operator import View, follow
 
     try:
         follow(folder, operator, View(), patience_seconds=patience)
@@ -141,8 +141,8 @@ def _finish(folder: Path) -> None:
 def status(kit: OperatorKit) -> None:
     """Who is connected and what runs."""
     _need_engine()
-    from fewjoule.federation.jobs import Operator
-    from fewjoule.federation.operator import describe
+    from fewjoule.federation.nvflare.jobs import Operator
+    from fewjoule.federation.nvflare.operator import describe
 
     operator = Operator(kit)
     operator.reconnect(lambda line: None, 10)
@@ -167,8 +167,8 @@ def status(kit: OperatorKit) -> None:
 def stop(folder: RunFolder, kit: OperatorKit) -> None:
     """Stop a run after the exchange at hand; its state stays, and resume goes on."""
     _need_engine()
-    from fewjoule.federation.jobs import Away, Operator
-    from fewjoule.federation.operator import read_facts
+    from fewjoule.federation.nvflare.jobs import Away, Operator
+    from fewjoule.federation.nvflare.operator import read_facts
 
     jobs = read_facts(folder)["jobs"]
     operator = Operator(kit)
@@ -190,6 +190,6 @@ def demo(
 ) -> None:
     """A whole federation on this machine: a server and three agents, real certificates, one run folder."""
     _need_engine()
-    from fewjoule.federation.demo import run_demo
+    from fewjoule.federation.nvflare.demo import run_demo
 
     _finish(run_demo(out, lambda line: print(line, flush=True)))

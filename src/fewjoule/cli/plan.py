@@ -29,7 +29,7 @@ def plan(
     from fewjoule.cli.screen import say, table
     from fewjoule.energy.presets import device as named_device
     from fewjoule.energy.presets import link as named_link
-    from fewjoule.models import model_from_spec
+    from fewjoule.models.nets import model_from_spec
 
     joules = None if budget is None else read_joules(budget)
     chosen = model_from_spec(model, loss="cross_entropy")
@@ -62,7 +62,7 @@ def plan_rows(
 
     from fewjoule.methods import METHODS, lean
     from fewjoule.methods.lean import TARGETS, choose
-    from fewjoule.planning import cost
+    from fewjoule.simulate.plan import cost
 
     built = {name: build() for name, build in METHODS.items() if name not in LEFT_OUT}
     given: dict[str, Any] = {"weights": model.size, "link": radio, "training_steps": training_steps}

@@ -12,9 +12,7 @@ from fewjoule.errors import InputError
 def run(
     study: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME|FILE.toml", help="sinusoid, mnist, frontier (both, swept), or a study file of yours."
-        ),
+        typer.Argument(metavar="NAME|FILE.toml", help="sinusoid, mnist, or a study file of yours."),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Run folder; by default the first free runs/NAME.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds (5), or which (0,3,7).")] = None,
@@ -29,17 +27,12 @@ def run(
     resume: Annotated[str | None, typer.Option(metavar="FOLDER", help="Go on with a stopped run.")] = None,
 ) -> None:
     """Run a study: local training, every method, adaptation to new tasks, energy, figures and a page."""
-    from fewjoule.cache import use_compile_cache
     from fewjoule.cli.progress import progress
     from fewjoule.cli.summary_table import print_summary
-    from fewjoule.runner import new_folder, prepare, run_study, stopped_study
-    from fewjoule.study import load_study
+    from fewjoule.files import use_compile_cache
+    from fewjoule.study.run import new_folder, prepare, run_study, stopped_study
+    from fewjoule.study.settings import load_study
 
-    if study == "frontier":
-        if resume or full:
-            raise InputError("the frontier takes neither --resume nor --full; leave them out.")
-        _frontier(out, _seeds(seeds), settings or [], quick, data_dir)
-        return
     if resume is not None:
         if out or seeds or settings or quick or full or data_dir:
             raise InputError("--resume goes on with the study in its folder; leave the other options out.")
@@ -65,19 +58,6 @@ def run(
         raise
     print_summary(folder)
     print(f"report: {folder / 'report.html'}")
-
-
-def _frontier(out: str | None, seeds: list[int] | None, settings: list[str], quick: bool, data_dir: str | None) -> None:
-    """Sweep rounds, local steps and bits of every method on both studies."""
-    from fewjoule.cache import use_compile_cache
-    from fewjoule.frontier_run import frontier_folder, frontier_studies, run_frontier, said
-
-    studies = frontier_studies(overrides=settings, seeds=seeds, quick=quick, data_dir=data_dir)
-    folder = frontier_folder(out)
-    use_compile_cache()
-    _, reached = run_frontier(studies, folder, quick=quick, told=lambda text: print(text, flush=True))
-    print("\n".join(said(reached)))
-    print(f"tables and picture: {folder}")
 
 
 def _seeds(text: str | None) -> list[int] | None:

@@ -23,11 +23,11 @@ from fewjoule.federation import wire
 from fewjoule.federation.spec import Contract, contract, leaves, read_spec, rebuild, received
 from fewjoule.federation.state import AGENT, State, read_state, write_state
 from fewjoule.federation.wire import Message, MessageError, Reading
-from fewjoule.local import check_fit, train_locally
 from fewjoule.methods.method import Broadcast, Method
-from fewjoule.models import Model
+from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_id, key_for, round_key
 from fewjoule.tasks.samples import AgentData, Agents
+from fewjoule.training.local import train_locally
 
 Meter = Callable[[Callable[[], Any]], tuple[Any, Reading]]
 """Runs a piece of work and returns its result with joules, seconds, kind and source of what it cost."""

@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fewjoule.adapt import adapt
 from fewjoule.energy import BEFORE_FIRST_ROUND, Ledger, charge_downlink, charge_uplink, link
 from fewjoule.federation import wire
 from fewjoule.federation.server import COLUMNS, TRACE
 from fewjoule.federation.spec import Contract, contract, read_spec
 from fewjoule.federation.state import RESULT, unpack
 from fewjoule.federation.study import FederatedStudy
-from fewjoule.parts import Part
-from fewjoule.run_folder import receives, write_results
-from fewjoule.simulate import DIVERGED_AT
-from fewjoule.study_energy import StudyMeter, adaptation_flops
-from fewjoule.summary import summarise
+from fewjoule.files import write_atomically
+from fewjoule.simulate.rules import DIVERGED_AT
+from fewjoule.simulate.work import adaptation_flops
+from fewjoule.study.folder import receives, write_results
+from fewjoule.study.parts import Part
+from fewjoule.study.summary import summarise
 from fewjoule.tasks.samples import AgentData, Agents, Samples
-from fewjoule.writing import write_atomically
+from fewjoule.training.adapt import adapt
 
 TRAFFIC = ("payload_up", "payload_down", "network_up", "network_down", "charged_up", "charged_down")
 
@@ -200,8 +200,8 @@ def _part(study: FederatedStudy, results: list[Result]) -> Part:
         e = study.evaluation
         tasks = study.family.build(list(study.seeds), e)[1]
         model = results[0].contract.model
-        flops = adaptation_flops(model, tasks, e)
-        judged, reading = StudyMeter(study.energy).read(
+        flops = adaptation_flops(model, tasks, e.headline, e.step)
+        judged, reading = study.energy.metering().read(
             lambda around: around(
                 lambda: adapt(model, jnp.asarray(meta), tasks, steps=e.steps, step=e.step, optimiser=e.optimiser)
             ),

@@ -23,9 +23,9 @@ from fewjoule.federation.spec import Spec, contract, leaves, rebuild, sent
 from fewjoule.federation.state import RESULT, SERVER, State, pack, read_state, write_state
 from fewjoule.federation.wire import Message, Reading
 from fewjoule.methods.method import Broadcast, Method, Start
-from fewjoule.models import Model
+from fewjoule.models.model import Model
 from fewjoule.randomness import agent_id, key_for
-from fewjoule.simulate import start_of
+from fewjoule.simulate.rules import start_of
 
 COLUMNS = (
     "present", "loss", "distance", "active", "joules", "seconds", "bytes_sent", "bytes_received", "kind", "source",

@@ -24,7 +24,8 @@ from fewjoule.federation import wire
 from fewjoule.federation.wire import Form
 from fewjoule.methods import Method, method
 from fewjoule.methods.method import Broadcast, Start, positive
-from fewjoule.models import Model, model_from_spec
+from fewjoule.models.model import Model
+from fewjoule.models.nets import model_from_spec
 from fewjoule.randomness import agent_id
 from fewjoule.tasks.samples import AgentData, Samples
 

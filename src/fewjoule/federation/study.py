@@ -17,7 +17,16 @@ import pydantic
 from pydantic import Field
 
 from fewjoule.federation.spec import Spec, contract
-from fewjoule.study import Count, MnistFamily, Positive, SinusoidFamily, Study, make_study_of, read_source, read_toml
+from fewjoule.study.settings import (
+    Count,
+    MnistFamily,
+    Positive,
+    SinusoidFamily,
+    Study,
+    make_study_of,
+    read_source,
+    read_toml,
+)
 
 
 class FederationSettings(pydantic.BaseModel):

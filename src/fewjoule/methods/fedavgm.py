@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from fewjoule.errors import InputError
-from fewjoule.methods.descent import descend
 from fewjoule.methods.method import (
     Broadcast,
     Info,
@@ -28,6 +27,7 @@ from fewjoule.methods.method import (
     settings_of,
 )
 from fewjoule.tasks.samples import AgentData
+from fewjoule.training.descent import descend
 
 
 @one_per_settings

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.methods.descent import descend
 from fewjoule.methods.method import (
     Broadcast,
     Info,
@@ -30,6 +29,7 @@ from fewjoule.methods.method import (
     settings_of,
 )
 from fewjoule.tasks.samples import AgentData, Samples, draw
+from fewjoule.training.descent import descend
 
 
 @one_per_settings

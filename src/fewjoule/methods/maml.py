@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from fewjoule.methods.descent import descend
 from fewjoule.methods.method import (
     Broadcast,
     Info,
@@ -29,8 +28,8 @@ from fewjoule.methods.method import (
     positive_int,
     settings_of,
 )
-from fewjoule.optimisers import optimiser
 from fewjoule.tasks.samples import AgentData, draw
+from fewjoule.training.descent import descend, optimiser
 
 
 @one_per_settings

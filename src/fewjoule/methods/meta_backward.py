@@ -21,9 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.checks import is_real
-from fewjoule.curvature import largest_eigenvalue
-from fewjoule.errors import InputError, unknown
+from fewjoule.errors import InputError, is_real, unknown
 from fewjoule.methods.method import (
     Broadcast,
     Info,
@@ -37,6 +35,7 @@ from fewjoule.methods.method import (
     settings_of,
 )
 from fewjoule.tasks.samples import AgentData, draw
+from fewjoule.training.curvature import largest_eigenvalue
 
 SCHEDULES = ("constant", "linear", "geometric")
 AUTO_RISE = 0.01

@@ -21,15 +21,14 @@ from typing import Any, NamedTuple, ParamSpec
 import numpy as np
 from jax import Array
 
-from fewjoule.checks import positive as positive
-from fewjoule.checks import positive_int as positive_int
 from fewjoule.errors import InputError
-from fewjoule.tasks.samples import AgentData, Samples
+from fewjoule.errors import check_batch as check_batch
+from fewjoule.errors import positive as positive
+from fewjoule.errors import positive_int as positive_int
+from fewjoule.tasks.samples import AgentData
+from fewjoule.training.descent import Loss as Loss
 
 P = ParamSpec("P")
-
-Loss = Callable[[Array, Samples], Array]
-"""Mean loss of a flat vector of weights on samples."""
 
 
 class Start(NamedTuple):
@@ -46,7 +45,7 @@ class Broadcast(NamedTuple):
     model: Array  # [d]
     scalars: Any = ()
     packed: Any = None  # what a codec makes of the model; None where float32 is sent
-    size_bytes: Array | None = None  # of the coded model on the air; None where float32 is sent
+    size_bytes: Any = None  # of the coded model on the air; None where float32 is sent
 
 
 class Upload(NamedTuple):
@@ -64,7 +63,7 @@ class Info(NamedTuple):
     model: Array  # [d] the agent's own model at the end of the round
     active: Array  # 1 where a projection moved the agent, else 0
     packed: Any = None  # what a codec makes of the message; None where float32 is sent
-    size_bytes: Array | None = None  # of the coded message on the air; None where float32 is sent
+    size_bytes: Any = None  # of the coded message on the air; None where float32 is sent
 
 
 def _stateless(local: Array, uploaded: Array | None = None) -> Any:
@@ -137,11 +136,6 @@ def _plain(value: Any) -> Any:
 def settings_of(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """A factory's arguments in hashable form."""
     return tuple((name, _plain(value)) for name, value in values.items())
-
-
-def check_batch(batch: Any) -> None:
-    if batch is not None:
-        positive_int("batch", batch)
 
 
 def check_start(start: Any) -> None:

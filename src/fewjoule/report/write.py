@@ -4,8 +4,8 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-from fewjoule.cache import cache_dir
 from fewjoule.errors import InputError
+from fewjoule.files import cache_dir, write_atomically
 from fewjoule.report.catalogue import catalogue
 from fewjoule.report.charts import PAPER_LAYOUT
 from fewjoule.report.datasets import datasets
@@ -13,7 +13,6 @@ from fewjoule.report.facts import digest
 from fewjoule.report.figures import compile_chart, draw
 from fewjoule.report.folder import read_folder
 from fewjoule.report.page import render
-from fewjoule.writing import write_atomically
 
 
 def write(folder: Path) -> Path:

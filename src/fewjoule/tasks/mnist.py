@@ -49,7 +49,7 @@ def load(folder: str | Path | None = None, *, download: bool = False) -> Mnist:
         return read_folder(Path(folder))
     if download:
         return read_folder(_download())
-    with resources.files("fewjoule.data").joinpath("mnist-subset.npz").open("rb") as file:
+    with resources.files("fewjoule.tasks.data").joinpath("mnist-subset.npz").open("rb") as file:
         part = np.load(file, allow_pickle=False)
         images = Mnist(part["train_x"], part["train_y"], part["test_x"], part["test_y"], "")
     count = len(images.train_y)
@@ -78,7 +78,7 @@ def _read(path: Path, digest: str) -> Bytes:
 def _download() -> Path:
     import pooch
 
-    from fewjoule.cache import cache_dir
+    from fewjoule.files import cache_dir
 
     folder = cache_dir() / "mnist"
     for name, digest in FILES.items():

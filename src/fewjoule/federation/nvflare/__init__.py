@@ -1,0 +1,1 @@
+"""NVFlare as the carrier of a federation: kits, daemons, jobs. Needs the extra `federation`."""

@@ -1,0 +1,140 @@
+"""A whole federation on this machine: a server and three agents as separate processes, with real certificates.
+
+Sinusoids of three amplitudes, Meta-Backward and the plain average beside it; everything in one folder.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fewjoule.errors import InputError
+from fewjoule.federation.nvflare.provision import Federation, provision
+
+AGENTS = ("kitchen", "garage", "attic")
+AMPLITUDES = (2.0, 6.0, 10.0)
+STUDY = """\
+name = "federation-demo"
+title = "A federation of three agents on one machine"
+seeds = [0]
+
+[family]                        # only for the new tasks that the operator judges by; agents have their own data
+kind = "sinusoid"
+amplitudes = [2.0, 6.0, 10.0]
+
+[model]
+spec = "mlp:1-40-40-1"
+
+[local]
+max_steps = 2000
+
+[evaluation]
+tasks = 100
+
+[federation]
+policy = "wait"
+deadline_seconds = 60.0
+
+[[methods]]
+name = "meta_backward"
+method = "meta_backward"
+rounds = 20
+
+[[methods]]
+name = "average"
+method = "average"
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def write_demo(folder: Path, port: int) -> Federation:
+    """Kits, data and the study of the demo, in a new folder."""
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} exists and is not empty; choose another --out.")
+    federation = Federation("demo", "localhost", port, AGENTS)
+    provision(federation, folder / "kits")
+    for i, (name, amplitude) in enumerate(zip(AGENTS, AMPLITUDES, strict=True)):
+        rng = np.random.default_rng(i)
+        x = rng.uniform(-5, 5, (120, 1)).astype(np.float32)
+        y = (amplitude * np.sin(x)).astype(np.float32)
+        np.savez(folder / f"{name}.npz", x=x[:100], y=y[:100], x_test=x[100:], y_test=y[100:])
+    (folder / "study.toml").write_text(STUDY)
+    return federation
+
+
+@contextlib.contextmanager
+def running(folder: Path, agents: tuple[str, ...], show: Callable[[str], None]) -> Iterator[dict[str, "Site"]]:
+    """The server and these agents as processes; all of them end with the block."""
+    sites: dict[str, Site] = {}
+    try:
+        sites["server"] = Site(folder, "server", show)
+        for name in agents:
+            sites[name] = Site(folder, name, show)
+        yield sites
+    finally:
+        for site in sites.values():
+            site.stop()
+        for site in sites.values():
+            site.wait()
+
+
+class Site:
+    """One site's process, started as a user would start it."""
+
+    def __init__(self, folder: Path, name: str, show: Callable[[str], None]) -> None:
+        self.name, self.kit = name, folder / "kits" / name
+        self._out = (folder / f"{name}.log").open("ab")
+        role = json.loads((self.kit / "fewjoule.json").read_text())["role"]
+        data = [] if role == "server" else ["--data", str(folder / f"{name}.npz")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fewjoule", "federation", role, str(self.kit), *data],
+            stdout=self._out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        show(f"started {role} {name} (process {self.process.pid}, log {folder / f'{name}.log'})")
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        try:
+            code = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self._out.close()
+        return code
+
+
+def run_demo(folder: Path, show: Callable[[str], None] = print) -> Path:
+    """The whole demo; the run folder."""
+    from fewjoule.federation.nvflare.jobs import Operator
+    from fewjoule.federation.nvflare.operator import View, follow, start_run
+    from fewjoule.federation.study import load_federated_study
+
+    federation = write_demo(folder, free_port())
+    show(f"kits, data and study in {folder}; server on localhost:{federation.port}")
+    with running(folder, federation.agents, show):
+        operator = Operator(folder / "kits" / "operator")
+        try:
+            operator.reconnect(lambda line: None, patience_seconds=60)
+            run = start_run(load_federated_study(str(folder / "study.toml")), operator, str(folder / "run"))
+            follow(run, operator, View(show), patience_seconds=120)
+        finally:
+            operator.close()
+    return run

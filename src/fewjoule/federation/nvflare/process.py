@@ -1,0 +1,199 @@
+"""A site in the foreground: NVFlare's daemon as a child, its log in plain lines, restarts with back-off, a clean end.
+
+The daemon starts one process per run. When this process ends, by a signal or by force, all of them end with it.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fewjoule.errors import InputError
+from fewjoule.federation.nvflare.site import MARK
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+GRACE_SECONDS = 5.0
+LARGEST_LOG_BYTES = 20_000_000
+_PR_SET_CHILD_SUBREAPER = 36
+
+# What people want to know out of NVFlare's many lines; the rest is in the log file.
+_TOLD: list[tuple[re.Pattern[str], str]] = [
+    (re.compile(p), text)
+    for p, text in (
+        (r"New client (\S+?)@\S+ joined", "agent {0} connected"),
+        (r"Client: (\S+) already registered\. Re-login", "agent {0} came back"),
+        (r"remove_dead_clients?.*?client:? ?(\S+)|removed? dead client (\S+)", "agent {0} is gone"),
+        (r"Successfully registered client:(\S+) for project (\S+?)\.?$", "connected to federation {1} as {0}"),
+        (r"Connection \[\S+ Not Connected\] .*(?:fail|refused)", "the other side is away; trying again"),
+    )
+]
+_ALARM = re.compile(
+    r"(?i)(not authori[sz]ed|unauthori[sz]ed|authorization|authenticat\w* (?:fail|error)|reject|denied|mismatch|"
+    r"handshake|certificate|ssl_error|invalid client|identity|not allowed|not permitted|byoc|allow.?list|"
+    r"duplicate client|another client)"
+)
+
+_HANDSHAKES = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "a connection without a certificate",
+    "CERTIFICATE_VERIFY_FAILED": "a certificate that this federation's authority did not sign",
+    "TLSV1_ALERT_UNKNOWN_CA": "the other side does not know this federation's authority: no certificate in common",
+    "CERTIFICATE_EXPIRED": "a certificate that has expired",
+}
+# Asks the kernel to end this process with its parent, then becomes the daemon; done in a program of its own because a
+# fork of a process that has loaded JAX may hang.
+_LEASH = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+def plain_line(raw: str) -> str | None:
+    """What to show of one line of a daemon's output; None for nothing."""
+    raw = raw.rstrip()
+    if MARK in raw:
+        return raw.split(MARK, 1)[1]
+    if re.search(r" - (?:DEBUG|INFO) - ", raw):
+        for pattern, text in _TOLD:
+            found = pattern.search(raw)
+            if found:
+                return text.format(*(g or "" for g in found.groups()))
+        return None
+    if "Handshake failed" in raw:
+        for code, text in _HANDSHAKES.items():
+            if code in raw:
+                return f"refused: {text} ({code}{raw.split(code, 1)[1]})"
+    if _ALARM.search(raw):
+        return "refused: " + re.sub(r"^.*? - (?:WARNING|ERROR|CRITICAL) - ", "", raw)[:500]
+    return None
+
+
+def run_site(kit: Path, command: list[str], out: Callable[[str], None] | None = None) -> int:
+    """Keep `command` running until SIGINT or SIGTERM; 0 after a clean end."""
+    show = out or _print_line
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with _only_one(kit):
+        _adopt_orphans()
+        pause = FIRST_PAUSE_SECONDS
+        while not stop.is_set():
+            began = time.monotonic()
+            child = _start(kit, command)
+            reader = threading.Thread(target=_pump, args=(child, kit / "log.txt", show), daemon=True)
+            reader.start()
+            while child.poll() is None and not stop.wait(0.2):
+                pass
+            _end(child)
+            reader.join(2)
+            if stop.is_set():
+                break
+            pause = FIRST_PAUSE_SECONDS if time.monotonic() - began > LONGEST_PAUSE_SECONDS else pause
+            show(f"ended with code {child.returncode}; starting again in {pause:.0f} s (details in {kit / 'log.txt'})")
+            stop.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+    show("stopped")
+    return 0
+
+
+def server_command(kit: Path) -> list[str]:
+    return _command("server.server_train", kit, "fed_server.json", [])
+
+
+def agent_command(kit: Path, name: str) -> list[str]:
+    return _command("client.client_train", kit, "fed_client.json", [f"uid={name}"])
+
+
+def _command(module: str, kit: Path, config: str, more: list[str]) -> list[str]:
+    root = str(kit.resolve())
+    settings = ["secure_train=true", *more, "org=fewjoule", "config_folder=config"]
+    return [
+        sys.executable,
+        "-u",
+        "-m",
+        f"nvflare.private.fed.app.{module}",
+        "-m",
+        root,
+        "-s",
+        config,
+        "--set",
+        *settings,
+    ]
+
+
+def _start(kit: Path, command: list[str]) -> "subprocess.Popen[bytes]":
+    # gRPC tells why it refused a TLS handshake at this level only
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", "GRPC_VERBOSITY": "INFO"}
+    if sys.platform == "linux":
+        command = [sys.executable, "-c", _LEASH, str(os.getpid()), *command]
+    return subprocess.Popen(
+        command,
+        cwd=kit,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # a Ctrl-C in the terminal reaches this process alone, which ends the daemon in order
+        umask=0o077,
+    )
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End the daemon and everything it started: first politely, then by force."""
+    import psutil
+
+    family = psutil.Process().children(recursive=True)
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, left = psutil.wait_procs(family, timeout=GRACE_SECONDS)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, timeout=GRACE_SECONDS)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(GRACE_SECONDS)
+
+
+def _pump(child: "subprocess.Popen[bytes]", log: Path, show: Callable[[str], None]) -> None:
+    assert child.stdout is not None
+    if log.exists() and log.stat().st_size > LARGEST_LOG_BYTES:
+        log.replace(log.with_suffix(".old.txt"))
+    last = ""
+    with log.open("a", errors="replace") as file:
+        for raw in child.stdout:
+            text = raw.decode(errors="replace")
+            file.write(text)
+            file.flush()
+            line = plain_line(text)
+            if line is not None and line != last:
+                show(line)
+                last = line
+
+
+def _print_line(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+@contextlib.contextmanager
+def _only_one(kit: Path) -> Iterator[Any]:
+    with (kit / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{kit} is already running on this machine; stop that one first.") from None
+        yield lock
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of processes whose own parent died, so that none is left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,0 +1,277 @@
+"""From a short file to one start-up kit per site: certificates, addresses, minimum rights, a README.
+
+    name = "clinics"
+    agents = ["north", "south", "west"]
+
+    [server]
+    name = "fl.example.org"     # the address that agents and the operator dial; it is in the server's certificate
+    port = 8443
+
+The certificates come from NVFlare's own provisioning. Rights are cut down afterwards: sites run installed code only
+(jobs that bring code are refused), no shell commands, storage inside the kit with mode 0700.
+"""
+
+import json
+import logging
+import re
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fewjoule.errors import InputError, unknown
+
+_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{0,61}[a-zA-Z0-9]")
+_HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?")
+_OWN_FOLDERS = ("server", "operator", "authority")
+CLASSES = ["fewjoule.federation.nvflare.app.", "nvflare.collab.runtime."]  # all that a job may name (dot: a package)
+HEARTBEAT_SECONDS = 20
+LARGEST_FEDERATION = 1000
+_RIGHTS = {
+    "format_version": "1.0",
+    "permissions": {
+        "lead": {
+            "submit_job": "any",
+            "clone_job": "none",
+            "manage_job": "n:submitter",
+            "download_job": "n:submitter",
+            "view": "any",
+            "operate": "none",
+            "shell_commands": "none",
+            "app_command": "n:submitter",
+            "byoc": "none",
+            "server-predeployed-flwr": "none",
+        }
+    },
+}
+# One handler to standard output, which `process` writes to the kit's log.txt; NVFlare's own default is five files.
+_LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "plain": {
+            "()": "nvflare.fuel.utils.log_utils.BaseFormatter",
+            "fmt": "%(asctime)s - %(name)s - %(levelname)s - %(message)s",
+        }
+    },
+    "handlers": {
+        "consoleHandler": {
+            "class": "logging.StreamHandler",
+            "level": "INFO",
+            "formatter": "plain",
+            "stream": "ext://sys.stdout",
+        }
+    },
+    "loggers": {
+        "root": {"level": "INFO", "handlers": ["consoleHandler"]},
+        "nvflare.collab": {"level": "WARNING"},  # two lines for every call
+    },
+}
+
+
+class Federation(NamedTuple):
+    """Who takes part and where the server listens."""
+
+    name: str
+    host: str
+    port: int
+    agents: tuple[str, ...]
+
+    @property
+    def operator(self) -> str:
+        return f"operator@{self.name}.fewjoule"
+
+
+def read_federation(path: Path) -> Federation:
+    """The federation that a TOML file describes; every mistake is named with its cure."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; write one with name, agents and [server] name and port.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a TOML file: {error}.") from None
+    for key in table:
+        if key not in ("name", "agents", "server"):
+            raise InputError(f"{path}: {unknown('key', key, ('name', 'agents', 'server'))}")
+    server = table.get("server")
+    if not isinstance(server, dict):
+        raise InputError(f"{path}: [server] with name and port is missing.")
+    for key in server:
+        if key not in ("name", "port"):
+            raise InputError(f"{path}: in [server], {unknown('key', key, ('name', 'port'))}")
+    name, agents, host, port = table.get("name"), table.get("agents"), server.get("name"), server.get("port")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(f"{path}: name must be letters, digits and '-', beginning with a letter, got {name!r}.")
+    if not isinstance(host, str) or not _HOST.fullmatch(host):
+        raise InputError(f"{path}: server.name must be a host name or 'localhost', got {host!r}.")
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise InputError(f"{path}: server.port must be a whole number from 1 to 65535, got {port!r}.")
+    if not isinstance(agents, list) or not 1 <= len(agents) <= LARGEST_FEDERATION:
+        raise InputError(f"{path}: agents must be a list of 1 to {LARGEST_FEDERATION} names, got {agents!r}.")
+    for agent in agents:
+        if not isinstance(agent, str) or not _NAME.fullmatch(agent) or agent in (*_OWN_FOLDERS, host):
+            raise InputError(
+                f"{path}: an agent's name must be letters, digits and '-', beginning with a letter, "
+                f"and none of {', '.join(_OWN_FOLDERS)} nor the server's name, got {agent!r}."
+            )
+    if len({a.lower() for a in agents}) != len(agents):
+        raise InputError(f"{path}: agents' names must differ, got {', '.join(agents)}.")
+    return Federation(name, host, port, tuple(agents))
+
+
+def provision(federation: Federation, folder: Path) -> list[Path]:
+    """Write a kit for every site that has none in `folder` yet; the kits written, the server's and operator's first.
+
+    The authority that signs certificates stays in `folder/authority`: with it agents can be added later, by naming
+    them in the file and provisioning again. Whoever holds it can make a kit for anyone: keep it off the network.
+    """
+    sites = {"server": federation.host, "operator": federation.operator, **{a: a for a in federation.agents}}
+    missing = [site for site in sites if not (folder / site).exists()]
+    if not missing:
+        raise InputError(f"{folder}: every site of the federation has its kit already; remove a kit to renew it.")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority = folder / "authority"
+    authority.mkdir(mode=0o700, exist_ok=True)
+    _check_same(authority, federation)
+    _forget(authority, federation, [sites[site] for site in missing])
+    produced = _build(federation, authority)
+    written = []
+    for site in missing:
+        kit = folder / site
+        shutil.move(produced / sites[site], kit)
+        role = site if site in ("server", "operator") else "agent"
+        (kit / "fewjoule.json").write_text(json.dumps(_facts(federation, role, sites[site])))
+        for unused in ("startup/*.sh", "startup/*.ipynb", "**/readme.txt", "local/*.sample", "local/log_config*"):
+            for path in kit.glob(unused):
+                path.unlink()
+        _restrict(kit, role)
+        (kit / "README.md").write_text(_readme(federation, role, site))
+        _private(kit)
+        written.append(kit)
+    shutil.rmtree(produced)
+    _private(authority)
+    return written
+
+
+def _facts(federation: Federation, role: str, name: str) -> dict[str, Any]:
+    return {
+        "role": role,
+        "name": name,
+        "federation": federation.name,
+        "host": federation.host,
+        "port": federation.port,
+        "agents": federation.agents,
+    }
+
+
+def _build(federation: Federation, authority: Path) -> Path:
+    from nvflare.lighter.constants import CtxKey
+    from nvflare.lighter.entity import Project
+    from nvflare.lighter.impl.cert import CertBuilder
+    from nvflare.lighter.impl.signature import SignatureBuilder
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provisioner import Provisioner
+
+    project = Project(name=federation.name, description="fewjoule federation")
+    props: dict[str, Any] = {"fed_learn_port": federation.port, "admin_port": federation.port}
+    project.set_server(federation.host, "fewjoule", props)
+    for agent in federation.agents:
+        project.add_client(agent, "fewjoule", {})
+    project.add_admin(federation.operator, "fewjoule", {"role": "lead"})
+    builders = [
+        WorkspaceBuilder(template_file="master_template.yml"),
+        StaticFileBuilder(config_folder="config", scheme="grpc"),
+        CertBuilder(),
+        SignatureBuilder(),
+    ]
+    log = logging.getLogger("fewjoule.federation.nvflare.provision")
+    context = Provisioner(str(authority), builders).provision(project, logger=log)
+    if context.get(CtxKey.BUILD_ERROR):
+        raise RuntimeError("provisioning failed; the reason stands above.")
+    return Path(context[CtxKey.CURRENT_PROD_DIR])
+
+
+def _check_same(authority: Path, federation: Federation) -> None:
+    """Adding agents keeps the server: another name, host or port would leave the old kits useless."""
+    path = authority / "federation.json"
+    if path.exists():
+        before = json.loads(path.read_text())
+        for key in ("name", "host", "port"):
+            if before[key] != getattr(federation, key):
+                raise InputError(
+                    f"{authority.parent} holds a federation with {key} {before[key]!r}, the file says "
+                    f"{getattr(federation, key)!r}; choose a new folder."
+                )
+    path.write_text(json.dumps(federation._asdict()))
+
+
+def _forget(authority: Path, federation: Federation, subjects: list[str]) -> None:
+    """Drop remembered certificates of sites whose kit is to be written, so that they get new keys."""
+    path = authority / federation.name / "state" / "cert.json"
+    if path.exists():
+        remembered = json.loads(path.read_text())
+        for subject in subjects:
+            remembered.pop(subject, None)
+        path.write_text(json.dumps(remembered))
+
+
+def _restrict(kit: Path, role: str) -> None:
+    local = kit / "local"
+    if role == "operator":
+        return
+    (local / "authorization.json").write_text(json.dumps(_RIGHTS, indent=2))
+    (local / "log_config.json").write_text(json.dumps(_LOGGING, indent=2))
+    resources = json.loads((local / "resources.json.default").read_text())
+    resources["class_allow_list"] = CLASSES
+    if role == "server":
+        storage = (kit / "storage").resolve()
+        storage.mkdir(mode=0o700)
+        resources["servers"][0] |= {"max_num_clients": LARGEST_FEDERATION, "heart_beat_timeout": HEARTBEAT_SECONDS}
+    else:
+        resources["client"]["heart_beat_interval"] = HEARTBEAT_SECONDS / 4
+        resources["allow_log_streaming"] = False
+        resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
+    (local / "resources.json").write_text(json.dumps(resources, indent=2))
+
+
+def place_storage(kit: Path) -> None:
+    """Point the server's job storage into the kit where it stands now; kits are moved between machines."""
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text())
+    storage = kit.resolve() / "storage"
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
+    for component in resources["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(storage / "jobs")
+    storage.mkdir(mode=0o700, exist_ok=True)
+    path.write_text(json.dumps(resources, indent=2))
+
+
+def _private(folder: Path) -> None:
+    """Mode 0700 and 0600 throughout: keys, data and state are the site's own."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o700 if path.is_dir() or path.suffix == ".sh" else 0o600)
+
+
+def _readme(federation: Federation, role: str, site: str) -> str:
+    commands = {
+        "server": "fewjoule federation server .",
+        "agent": "fewjoule federation agent . --data own.npz",
+        "operator": "fewjoule federation run STUDY.toml --kit .",
+    }
+    notes = {
+        "server": f"It listens on port {federation.port}; agents and the operator must reach it as {federation.host}.",
+        "agent": f"It dials {federation.host}:{federation.port} and needs no open port of its own. `own.npz` holds "
+        "x and y, and x_test and y_test where the method asks for held-out samples; a model this device trained "
+        "already goes beside it as --model own.safetensors.",
+        "operator": "`status`, `stop` and `resume` take the same --kit. This kit can start and stop runs; it cannot "
+        "read an agent's data nor bring code to any site.",
+    }
+    return (
+        f"# {site} of federation {federation.name}\n\n"
+        "This folder holds a private key: copy it to its machine by a safe way, keep it readable by you alone, and "
+        "delete other copies.\n\n"
+        "    pip install 'fewjoule[federation]'\n"
+        f"    {commands[role]}\n\n{notes[role]}\n"
+    )

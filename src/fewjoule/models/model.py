@@ -1,0 +1,141 @@
+"""Models as pairs of pure functions, seen by everything else as one flat float32 vector.
+
+`Model(init, apply)` takes any pair: `init(key)` gives the weights as a pytree, `apply(weights, x)` the outputs for a
+batch x. The flat order of the weights is the order of the pytree's leaves.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fewjoule.errors import InputError, unknown
+from fewjoule.tasks.samples import Agents, Samples
+
+LOSSES = ("mse", "cross_entropy")
+
+
+class Model:
+    """A model with its loss, over flat vectors of `size` weights.
+
+    `spec` describes a built-in architecture (`"mlp:1-40-40-1"`), so that a file of weights can name it; it is empty
+    for a user's own pair of functions. `input_shape` is that of one sample, where it is known.
+    """
+
+    def __init__(
+        self,
+        init: Callable[[Array], Any],
+        apply: Callable[[Any, Array], Array],
+        *,
+        loss: str = "mse",
+        spec: str = "",
+        input_shape: tuple[int, ...] | None = None,
+    ) -> None:
+        if loss not in LOSSES:
+            raise unknown("loss", loss, LOSSES)
+        self.loss_name, self.spec, self.input_shape = loss, spec, input_shape
+        self._init, self._apply = init, apply
+        shapes = jax.eval_shape(init, jax.random.key(0))
+        leaves, self._treedef = jax.tree.flatten(shapes)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise InputError(f"weights must be floating point, got {leaf.dtype} at {jax.tree_util.keystr(path)}.")
+        self._shapes = [leaf.shape for leaf in leaves]
+        self.size: int = sum(math.prod(shape) for shape in self._shapes)
+
+    def __repr__(self) -> str:
+        return f"Model({self.spec or 'custom'}, {self.size} weights, {self.loss_name})"
+
+    def init(self, key: Array) -> Array:
+        """A random start: one flat float32 vector."""
+        return self.flatten(self._init(key))
+
+    def flatten(self, weights: Any) -> Array:
+        return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(weights)])
+
+    def unflatten(self, vector: Array) -> Any:
+        """The weights as the pytree that `init` gave, in the vector's own precision."""
+        leaves, at = [], 0
+        for shape in self._shapes:
+            size = math.prod(shape)
+            leaves.append(vector[at : at + size].reshape(shape))
+            at += size
+        return jax.tree.unflatten(self._treedef, leaves)
+
+    def tensor_names(self) -> list[str]:
+        """A name for every tensor of the weights, in flat order: `0.weight`, `0.bias`, ..."""
+        numbered = jax.tree.unflatten(self._treedef, range(len(self._shapes)))
+        paths = jax.tree_util.tree_leaves_with_path(numbered)
+        return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+
+    def tensor_shapes(self) -> list[tuple[int, ...]]:
+        return list(self._shapes)
+
+    def apply(self, vector: Array, x: Array) -> Array:
+        """Outputs for a batch x."""
+        return self._apply(self.unflatten(vector), x)
+
+    def loss(self, vector: Array, samples: Samples) -> Array:
+        """Mean loss over the real samples: squared error (mean over outputs) or cross entropy in nats."""
+        outputs = self.apply(vector, samples.x)
+        if self.loss_name == "mse":
+            each = ((outputs - samples.y) ** 2).mean(-1)
+        else:
+            log_p = jax.nn.log_softmax(_permit(outputs, samples.allowed))
+            each = -jnp.take_along_axis(log_p, samples.y[..., None], -1)[..., 0]
+        return _masked_mean(each, samples.mask)
+
+    def accuracy(self, vector: Array, samples: Samples) -> Array:
+        """Share of the real samples whose class is right; NaN for regression."""
+        if self.loss_name == "mse":
+            return jnp.full((), jnp.nan)
+        outputs = _permit(self.apply(vector, samples.x), samples.allowed)
+        return _masked_mean((outputs.argmax(-1) == samples.y).astype(jnp.float32), samples.mask)
+
+
+def _permit(logits: Array, allowed: Array | None) -> Array:
+    return logits if allowed is None else jnp.where(allowed, logits, jnp.asarray(-1e9, logits.dtype))
+
+
+def _masked_mean(each: Array, mask: Array) -> Array:
+    mask = mask.astype(each.dtype)
+    return (each * mask).sum() / jnp.maximum(mask.sum(), 1)
+
+
+def check_fit(model: Model, agents: Agents) -> None:
+    """Refuse data that the model cannot take, before anything compiles."""
+    check_samples(model, agents.data.train, "agents")
+    check_samples(model, agents.data.validation, "agents' validation samples")
+
+
+def check_samples(model: Model, samples: Samples, what: str) -> None:
+    """Refuse samples (with any leading axes) that the model cannot take. Runs no JAX program."""
+    classes = samples.y.dtype.kind == "i"
+    lead = samples.mask.ndim - 1
+    inputs, targets = samples.x.shape[lead:], samples.y.shape[lead:]
+    if classes != (model.loss_name == "cross_entropy"):
+        kind = "whole numbers (classes)" if classes else "real numbers"
+        cure = "cross_entropy" if classes else "mse"
+        raise InputError(f"{what} have targets that are {kind}, but the model's loss is {model.loss_name}; use {cure}.")
+    try:
+        outputs = jax.eval_shape(model.apply, np.zeros(model.size, np.float32), np.zeros(inputs, np.float32)).shape
+    except (TypeError, ValueError) as error:
+        shape = list(inputs[1:])
+        raise InputError(f"{what} have inputs of shape {shape}, which {model} does not take.") from error
+    if len(outputs) != 2 or outputs[0] != inputs[0]:
+        raise InputError(
+            f"{model} must give [samples, outputs] for a batch, got {list(outputs)} for {inputs[0]} samples."
+        )
+    if classes and np.asarray(samples.y).max() >= outputs[1]:
+        raise InputError(f"{what} have class {np.asarray(samples.y).max()}, but {model} has {outputs[1]} outputs.")
+    if not classes and outputs != targets:
+        raise InputError(f"{what} have targets of width {targets[-1]}, but {model} has {outputs[1]} outputs.")
+    if samples.allowed is not None and samples.allowed.shape[-1] != outputs[1]:
+        raise InputError(
+            f"{what} have allowed classes out of {samples.allowed.shape[-1]}, but {model} has {outputs[1]} outputs; "
+            "set classes to that."
+        )

@@ -1,0 +1,79 @@
+"""The rules that a simulated and a federated run share: where a run starts, means over those present, what a message
+costs in bytes, and when a run has diverged."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fewjoule.methods.method import Broadcast, Info, Method, Start
+from fewjoule.models.model import Model
+from fewjoule.randomness import key_for
+
+DIVERGED_AT = 10.0
+"""A run has diverged where the agents' mean loss at the meta-model is beyond this multiple of that at the start. MAML
+and its kin may raise that loss on purpose, since only what follows their inner steps is to be low: they have diverged
+where the loss after the inner steps of the last round is beyond it too."""
+NUMBER_BYTES = 4
+"""Of one float32 on the air."""
+
+
+def start_of(method: Method, model: Model, models: Array, seed: Array) -> Start:
+    """What the server knows before the first round, from the local models [agents, d] as it received them."""
+    average, common = models.mean(0), model.init(key_for(seed, "start"))
+    if method.start == "random":
+        return Start(common, jnp.zeros(()), common)
+    spread = ((models - average) ** 2).sum(-1).max()
+    return Start(average if method.start == "average" else models[method.start], spread, common)
+
+
+def mean_over(each: Array, here: Array | None) -> Array:
+    """The mean over the agents [agents, ...] that are `here` [agents]; None means all of them, nobody gives 0."""
+    if here is None:
+        return each.mean(0)
+    kept = jnp.where(here.reshape((-1,) + (1,) * (each.ndim - 1)) > 0, each, 0)
+    return kept.sum(0) / jnp.maximum(here.astype(jnp.float32).sum(), 1)
+
+
+def has_diverged(
+    method: Method, start_loss: Any, final_loss: Any, last_loss: Any, finite: Any, diverged_at: float = DIVERGED_AT
+) -> Array:
+    """Whether a run has diverged, from the agents' mean losses at the start, at the meta-model and in the last round.
+
+    `finite` says whether the meta-model is; `last_loss` counts for methods with inner steps only.
+    """
+    limit = diverged_at * jnp.maximum(jnp.asarray(start_loss), 1e-12)
+    diverged = ~(jnp.asarray(final_loss) <= limit)
+    if method.needs_validation and method.rounds:
+        diverged &= ~(jnp.asarray(last_loss) <= limit)
+    return diverged | ~jnp.asarray(finite)
+
+
+def numbers(tree: Any) -> int:
+    """How many numbers a pytree holds, of arrays or of their shapes."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def message_bytes(message: Any, info: Info | None = None) -> Any:
+    """Bytes that one agent's message costs on the air: what its codec says, else float32."""
+    coded = None if info is None else info.size_bytes
+    return NUMBER_BYTES * numbers(message) if coded is None else coded
+
+
+def broadcast_bytes(method: Method, broadcast: Broadcast, first_round: Any) -> Any:
+    """Bytes that one agent receives at the beginning of a round.
+
+    In the first round an agent knows a random start, which it drew itself, and the start of a probe, which it got then.
+    Handing out the meta-model at the end is not part of a run's cost.
+    """
+    coded = broadcast.size_bytes
+    model = NUMBER_BYTES * broadcast.model.size if coded is None else coded
+    if method.start == "random" or (method.probe is not None and coded is None):
+        model = jnp.where(first_round, 0, model)
+    return model + NUMBER_BYTES * numbers(broadcast.scalars)
+
+
+def probe_bytes(model: Model, probe: Any) -> tuple[int, int]:
+    """Bytes that one agent sends (its probe) and receives (where the probe is taken) before the first round."""
+    return NUMBER_BYTES * numbers(probe), NUMBER_BYTES * model.size

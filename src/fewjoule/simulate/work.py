@@ -1,0 +1,118 @@
+"""What a method's functions take, give and compute, from shapes alone: nothing is run, so it is known before a run."""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fewjoule.energy.counts import count
+from fewjoule.errors import InputError
+from fewjoule.methods.method import Info, Method, Start
+from fewjoule.models.model import Model
+from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks
+from fewjoule.training.descent import descend, optimiser
+from fewjoule.training.local import train_chunk
+
+
+class Shapes(NamedTuple):
+    """Shapes and types of everything in a run of one method, for one agent."""
+
+    vector: Any  # a model
+    key: Any
+    data: Any  # AgentData
+    probe: Any  # None where the method has none
+    server_state: Any
+    broadcast: Any
+    agent_state: Any
+    message: Any
+    info: Info
+
+
+@lru_cache
+def shapes(method: Method, model: Model, data: AgentData, agents: int = 1) -> Shapes:
+    """The shapes of a run over `agents` agents with data of these shapes."""
+    vector, key, scalar = vector_of(model), key_shape(), _shape((), jnp.float32)
+    probe = stacked = None
+    if method.probe is not None:
+        probe = jax.eval_shape(lambda v, d, k: method.probe(model.loss, v, d, k), vector, data, key)  # type: ignore[misc]
+        stacked = jax.tree.map(lambda p: _shape((agents, *p.shape), p.dtype), probe)
+    server_state, broadcast = jax.eval_shape(method.init, Start(vector, scalar, vector), stacked)
+    state = jax.eval_shape(method.agent_init, vector, vector)
+    _, message, info = jax.eval_shape(
+        lambda s, b, d, k: method.agent(model.loss, s, b, d, k), state, broadcast, data, key
+    )
+    return Shapes(vector, key, data, probe, server_state, broadcast, state, message, info)
+
+
+def data_of(agents: Agents) -> AgentData:
+    """The shapes of one agent's data."""
+    lead = 1 if agents.seeds is None else 2
+    data: AgentData = jax.tree.map(lambda a: _shape(a.shape[lead:], a.dtype), agents.data)
+    return data
+
+
+def data_for(model: Model, samples: int) -> AgentData:
+    """The shapes of an agent's data with so many samples, from the model alone."""
+    if model.input_shape is None:
+        raise InputError("this needs a built-in model, such as mlp:784-8-8-10, to know the shape of its inputs.")
+    x = _shape((samples, *model.input_shape), jnp.float32)
+    outputs = jax.eval_shape(model.apply, vector_of(model), x)
+    y = _shape((samples,), jnp.int32) if model.loss_name == "cross_entropy" else outputs
+    each = Samples(x, y, _shape((samples,), jnp.float32))
+    return AgentData(each, each)
+
+
+def method_flops(method: Method, model: Model, agents: Agents) -> int:
+    """FLOPs of all agents over all rounds, for one seed; the server's averaging is not an agent's cost."""
+    return len(agents) * agent_flops(method, model, data_of(agents))
+
+
+def agent_flops(method: Method, model: Model, data: AgentData) -> int:
+    """FLOPs of one agent with data of these shapes: its probe and its part of all rounds."""
+    if method.rounds == 0:
+        return 0
+    s, total = shapes(method, model, data), 0
+    if method.probe is not None:
+        probe = method.probe
+        total += count(lambda v, d, k: probe(model.loss, v, d, k), s.vector, data, s.key).flops
+    once = count(lambda a, b, d, k: method.agent(model.loss, a, b, d, k), s.agent_state, s.broadcast, data, s.key).flops
+    return total + method.rounds * once
+
+
+def training_flops(
+    model: Model, agents: Agents, steps: np.ndarray[Any, Any], *, name: str, step: float, batch: int | None
+) -> list[int]:
+    """FLOPs of the offline training for each seed, from the steps [seeds, agents] that were taken."""
+    chosen, vector = optimiser(name, step), vector_of(model)
+
+    def one(v: Any, m: Any, s: Any, k: Any) -> Any:
+        return train_chunk(model, chosen.update, v, m, s, k, 1, batch)
+
+    once = count(one, vector, jax.eval_shape(chosen.init, vector), data_of(agents).train, key_shape()).flops
+    return [once * int(row.sum()) for row in steps]
+
+
+def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float) -> int:
+    """FLOPs of one new device that fine-tunes for this many steps."""
+    if steps == 0:
+        return 0
+    support = jax.tree.map(lambda a: _shape(a.shape[1:], a.dtype), tasks.support)
+
+    def tune(v: Any, s: Any, k: Any) -> Any:
+        return descend(model.loss, v, s, k, step=step, steps=steps, batch=None)[0]
+
+    return count(tune, vector_of(model), support, key_shape()).flops
+
+
+def vector_of(model: Model) -> Any:
+    return _shape((model.size,), jnp.float32)
+
+
+def key_shape() -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def _shape(shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]

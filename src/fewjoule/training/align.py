@@ -1,0 +1,204 @@
+"""Permutation alignment of local models that were trained from different starts, so that their average means something.
+
+Ainsworth, Hayase and Srinivasa 2022, "Git Re-Basin: Merging Models modulo Permutation Symmetries": hidden units have no
+order of their own, so model B is reordered to be near model A before the two are averaged. For one layer at a time
+
+    S[i, j] = sum over the tensors with that axis of <unit i of A, unit j of B, the other axes already reordered>
+
+is maximised by a linear assignment; layers are visited until nothing changes. With more than two models each is then
+matched to the mean of the others until that changes nothing either. No model's function changes.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fewjoule.errors import InputError
+from fewjoule.models.model import Model
+from fewjoule.models.nets import Mlp, architecture
+from fewjoule.tasks.samples import Agents, Samples
+
+MAX_SWEEPS = 100
+MODES = ("auto", "always", "never")
+
+
+class Axes(NamedTuple):
+    """How one tensor is seen for alignment: its shape, and for each axis the group of units that orders it, or None."""
+
+    shape: tuple[int, ...]
+    groups: tuple[int | None, ...]
+
+
+class Alignment(NamedTuple):
+    """Aligned models and how much that helped, as losses on the agents' own training samples (mean over agents).
+
+    A barrier is the loss of the average of the models less the mean loss of the models themselves.
+    """
+
+    models: Array  # [agents, d], aligned where `applied`, else as they came
+    applied: bool
+    barrier_before: float
+    barrier_after: float
+
+
+def permutable_axes(model: Model) -> list[Axes]:
+    """Which axes permute together, tensor by tensor in flat order."""
+    shape = architecture(model)
+    if isinstance(shape, Mlp):
+        last = len(shape.sizes) - 2
+        axes = []
+        for i in range(last + 1):
+            before, after = (i - 1 if i else None), (i if i < last else None)
+            axes += [Axes(shape.sizes[i : i + 2], (before, after)), Axes((shape.sizes[i + 1],), (after,))]
+        return axes
+    axes = []
+    for i in range(4):
+        inputs = shape.filters if i else shape.image[2]
+        axes.append(Axes((3, 3, inputs, shape.filters), (None, None, i - 1 if i else None, i)))
+        axes += [Axes((shape.filters,), (i,))] * 3
+    # the dense layer sees every pixel of every channel: channels permute, pixels do not
+    return [
+        *axes,
+        Axes((*shape.sides, shape.filters, shape.classes), (None, None, 3, None)),
+        Axes((shape.classes,), (None,)),
+    ]
+
+
+def match(model: Model, reference: Array, other: Array) -> Array:
+    """The weights of `other` with its hidden units in the order that is nearest to `reference`."""
+    axes = permutable_axes(model)
+    permutations = _match(axes, _tensors(axes, reference), _tensors(axes, other))
+    return jnp.asarray(_reordered(axes, other, permutations))
+
+
+def align_models(model: Model, models: Array) -> Array:
+    """All models [agents, d] in one order of hidden units: matched to the first, then to the mean of the others."""
+    axes = permutable_axes(model)
+    aligned = [np.asarray(vector, np.float32) for vector in models]
+    for i in range(1, len(aligned)):
+        aligned[i] = np.asarray(match(model, jnp.asarray(aligned[0]), jnp.asarray(aligned[i])))
+    if len(aligned) < 3:
+        return jnp.asarray(np.stack(aligned))
+    for _ in range(MAX_SWEEPS):
+        changed = False
+        for i, vector in enumerate(aligned):
+            others = np.mean([v for j, v in enumerate(aligned) if j != i], axis=0)
+            permutations = _match(axes, _tensors(axes, others), _tensors(axes, vector))
+            moved = _reordered(axes, vector, permutations)
+            # a tie or the last bit of a sum must not keep this going: only a nearer order counts
+            if float(np.vdot(others, moved)) > float(np.vdot(others, vector)) * (1 + 1e-6) + 1e-9:
+                aligned[i], changed = moved, True
+        if not changed:
+            break
+    return jnp.asarray(np.stack(aligned))
+
+
+def barrier(model: Model, models: Array, agents: Agents) -> float:
+    """Loss of the models' average less the mean of the models' own losses, each on its agent's training samples."""
+    return float(_mean_loss(model, models.mean(0), agents.data.train) - _mean_loss(model, models, agents.data.train))
+
+
+@partial(jax.jit, static_argnums=0)
+def _mean_loss(model: Model, models: Array, samples: Samples) -> Array:
+    """Mean over agents of the loss of their models [agents, d], or of one model [d] for all."""
+    return jax.vmap(model.loss, (0 if models.ndim == 2 else None, 0))(models, samples).mean()
+
+
+def align(model: Model, models: Array, agents: Agents, *, mode: str = "auto") -> Alignment:
+    """Align the agents' local models; `auto` keeps the result only where it lowers the barrier."""
+    if mode not in MODES:
+        raise InputError(f"align must be one of {', '.join(MODES)}, got {mode!r}.")
+    models = jnp.asarray(models)
+    if models.ndim != 2 or models.shape != (len(agents), model.size):
+        raise InputError(f"models must have shape [{len(agents)}, {model.size}], got {list(models.shape)}.")
+    before = barrier(model, models, agents)
+    if mode == "never" or (mode == "auto" and not model.spec):
+        return Alignment(models, False, before, before)
+    aligned = align_models(model, models)
+    after = barrier(model, aligned, agents)
+    applied = mode == "always" or after < before
+    return Alignment(aligned if applied else models, applied, before, after)
+
+
+def _tensors(axes: Sequence[Axes], vector: Array | np.ndarray) -> list[np.ndarray]:
+    values, at, out = np.asarray(vector, np.float64), 0, []
+    for tensor in axes:
+        size = int(np.prod(tensor.shape))
+        out.append(values[at : at + size].reshape(tensor.shape))
+        at += size
+    return out
+
+
+def _match(axes: Sequence[Axes], reference: list[np.ndarray], other: list[np.ndarray]) -> dict[int, np.ndarray]:
+    """For every group, the order of the other model's units.
+
+    The sweeps end in a local optimum that depends on where they begin, so they begin three times: from the order as it
+    is, and from a first pass through the layers, forward or backward, that looks only at axes already matched.
+    """
+    sizes = {g: tensor.shape[a] for tensor in axes for a, g in enumerate(tensor.groups) if g is not None}
+    found = []
+    for first in (None, list(sizes), list(sizes)[::-1]):
+        permutations = {g: np.arange(n) for g, n in sizes.items()} if first is None else {}
+        for group in first or ():
+            permutations[group] = _assign(_similarity(axes, reference, other, group, permutations, sizes[group]))
+        for _ in range(MAX_SWEEPS):
+            changed = False
+            for group, own in permutations.items():
+                similarity = _similarity(axes, reference, other, group, permutations, sizes[group])
+                best, units = _assign(similarity), np.arange(sizes[group])
+                now = similarity[units, own].sum()
+                # ties and the last bit of a sum must not keep this going
+                if similarity[units, best].sum() - now > 1e-9 * max(1.0, abs(now)):
+                    permutations[group], changed = best, True
+            if not changed:
+                break
+        near = sum(
+            float(np.vdot(a, _permuted(b, tensor, permutations)))
+            for tensor, a, b in zip(axes, reference, other, strict=True)
+        )
+        found.append((near, permutations))
+    return max(found, key=lambda f: f[0])[1]
+
+
+def _assign(similarity: np.ndarray) -> np.ndarray:
+    from scipy.optimize import linear_sum_assignment
+
+    return np.asarray(linear_sum_assignment(similarity, maximize=True)[1])
+
+
+def _similarity(
+    axes: Sequence[Axes],
+    reference: list[np.ndarray],
+    other: list[np.ndarray],
+    group: int,
+    permutations: dict[int, np.ndarray],
+    size: int,
+) -> np.ndarray:
+    """Inner products of the units of one group; tensors with an axis whose order is not yet known are left out."""
+    total = np.zeros((size, size))
+    for tensor, a, b in zip(axes, reference, other, strict=True):
+        if group in tensor.groups and all(g in permutations for g in tensor.groups if g not in (None, group)):
+            axis = tensor.groups.index(group)
+            moved = _permuted(b, tensor, permutations, skip=group)
+            rows = [np.moveaxis(t, axis, 0).reshape(size, -1) for t in (a, moved)]
+            total += rows[0] @ rows[1].T
+    return total
+
+
+def _permuted(
+    tensor: np.ndarray, axes: Axes, permutations: dict[int, np.ndarray], skip: int | None = None
+) -> np.ndarray:
+    for axis, group in enumerate(axes.groups):
+        if group is not None and group != skip:
+            tensor = np.take(tensor, permutations[group], axis)
+    return tensor
+
+
+def _reordered(axes: Sequence[Axes], vector: Array | np.ndarray, permutations: dict[int, np.ndarray]) -> np.ndarray:
+    tensors = zip(_tensors(axes, vector), axes, strict=True)
+    return np.concatenate([_permuted(t, a, permutations).ravel() for t, a in tensors]).astype(np.float32)

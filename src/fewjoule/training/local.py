@@ -1,0 +1,227 @@
+"""Offline training of every agent's own model to an epsilon-optimal one, all agents and seeds in one program.
+
+From agents and a model to one flat vector per agent, with a record of how far the training came.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from fewjoule.energy.metering import Around
+from fewjoule.errors import DivergedWarning, InputError, check_batch, positive, positive_int
+from fewjoule.models.model import Model, check_fit
+from fewjoule.randomness import agent_ids, key_for, seeds_of
+from fewjoule.tasks.samples import AgentData, Agents, Samples, draw
+from fewjoule.training.curvature import largest_eigenvalue
+from fewjoule.training.descent import optimiser as make_optimiser
+from fewjoule.training.program import Program
+
+STOPPED_BY = ("limit", "gradient", "plateau", "diverged")
+
+
+@dataclass(frozen=True)
+class Local:
+    """Local models and what their training reached. Arrays are [agents, ...]; with several seeds [seeds, agents, ...].
+
+    `gradient_norm` and `loss` are over all of an agent's training samples; `sharpness` is the Hessian's largest
+    eigenvalue there; `stopped_by` says which rule ended the training.
+    """
+
+    models: Array  # [agents, d]
+    start: Array  # [d], the common random start; [agents, d] where every agent had its own
+    loss: Array
+    gradient_norm: Array
+    steps: Array
+    sharpness: Array
+    stopped_by: np.ndarray[Any, Any]
+
+
+def train_locally(
+    model: Model,
+    agents: Agents,
+    *,
+    seed: int | Sequence[int] = 0,
+    optimiser: str = "sgd",
+    step: float = 0.01,
+    batch: int | None = 100,
+    max_steps: int = 20_000,
+    gradient_tolerance: float = 1e-3,
+    plateau_tolerance: float = 0.0,
+    patience: int = 5,
+    check_every: int = 500,
+    shared_start: bool = True,
+    around: Around | None = None,
+) -> Local:
+    """Train each agent's model on its own samples by mini-batch descent.
+
+    An agent stops when the norm of its full gradient is at most `gradient_tolerance`, when `patience` checks in a row
+    lowered its best loss by less than the share `plateau_tolerance` (0 leaves that rule out), or after `max_steps`
+    steps. The first two are looked at every `check_every` steps (a few less, where that divides `max_steps` more
+    evenly). An agent whose loss overflows stops as "diverged", with a warning. `shared_start` False gives every agent
+    a random start of its own, as where the agents never met. A sequence of seeds gives results a leading axis.
+    `around` is where a meter goes: it is handed the execution of the compiled program.
+    """
+    check_fit(model, agents)
+    positive("step", step)
+    check_batch(batch)
+    positive_int("max_steps", max_steps)
+    positive_int("patience", patience)
+    positive_int("check_every", check_every)
+    for name, value in (("gradient_tolerance", gradient_tolerance), ("plateau_tolerance", plateau_tolerance)):
+        if not value >= 0:
+            raise InputError(f"{name} must be 0 or more, got {value}.")
+    seeds = seed_list(seed, agents)
+    chunk = math.ceil(max_steps / math.ceil(max_steps / check_every))
+    rules = _Rules(optimiser, step, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
+    make_optimiser(optimiser, step)
+    static = (model, rules, shared_start, agents.seeds is not None)
+    out = Program(_train, static, (agents.data, agent_ids(agents.names), seeds)).run(around)
+    stopped = np.asarray(STOPPED_BY)[np.asarray(out.pop("rule"))]
+    _warn(agents, seeds, stopped)
+    if np.ndim(seed) == 0:
+        out, stopped = jax.tree.map(lambda a: a[0], out), stopped[0]
+    return Local(**out, stopped_by=stopped)
+
+
+def _warn(agents: Agents, seeds: np.ndarray[Any, Any], stopped: np.ndarray[Any, Any]) -> None:
+    gone = [f"{agents.names[a]!r} with seed {int(seeds[s])}" for s, a in np.argwhere(stopped == "diverged")]
+    if gone:
+        named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
+        warnings.warn(
+            f"local training diverged for {len(gone)} of {stopped.size} models ({named}). Lower step.",
+            DivergedWarning,
+            stacklevel=3,
+        )
+
+
+def seed_list(seed: int | Sequence[int], agents: Agents) -> np.ndarray[Any, Any]:
+    """The seeds as an array, checked against those the agents' samples were drawn with."""
+    seeds = seeds_of(seed)
+    if agents.seeds is not None and seeds != agents.seeds:
+        raise InputError(f"these agents have samples for seeds {list(agents.seeds)}, got seed {list(seeds)}.")
+    return np.asarray(seeds, np.uint32)
+
+
+class _Rules(NamedTuple):
+    optimiser: str
+    step: float
+    batch: int | None
+    max_steps: int
+    gradient_tolerance: float
+    plateau_tolerance: float
+    patience: int
+    check_every: int
+
+
+class _Progress(NamedTuple):
+    """One agent's training."""
+
+    model: Array
+    memory: Any  # of the optimiser
+    steps: Array
+    best: Array  # lowest loss at a check
+    waited: Array  # checks since the best loss fell by enough
+    loss: Array
+    gradient_norm: Array
+    rule: Array  # position in STOPPED_BY
+    done: Array
+
+
+def train_chunk(
+    model: Model,
+    update: Any,
+    vector: Array,
+    memory: Any,
+    samples: Samples,
+    key: Array,
+    steps: int,
+    batch: int | None,
+    limit: Array | None = None,
+) -> tuple[Array, Any]:
+    """`steps` optimiser steps of one agent, each on its own mini-batch; those from `limit` on change nothing."""
+
+    def one(carry: tuple[Array, Any], at: tuple[Array, Array]) -> tuple[tuple[Array, Any], None]:
+        vector, memory = carry
+        key, index = at
+        gradient = jax.grad(model.loss)(vector, draw(samples, key, batch))
+        change, memory = update(gradient, memory, vector)
+        after = (optax.apply_updates(vector, change), memory)
+        if limit is not None:
+            after = jax.tree.map(lambda new, old: jnp.where(index < limit, new, old), after, carry)
+        return after, None
+
+    (vector, memory), _ = jax.lax.scan(one, (vector, memory), (jax.random.split(key, steps), jnp.arange(steps)))
+    return vector, memory
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _train(
+    model: Model, rules: _Rules, shared: bool, per_seed: bool, data: AgentData, ids: Array, seeds: Array
+) -> dict[str, Array]:
+    chosen = make_optimiser(rules.optimiser, rules.step)
+    roots = jax.vmap(lambda s: key_for(s, "local"))(seeds)
+    starts = jax.vmap(lambda s: key_for(s, "start"))(seeds)
+
+    def keys(roots: Array) -> Array:
+        return jax.vmap(lambda root: jax.vmap(lambda i: jax.random.fold_in(root, i))(ids))(roots)
+
+    if shared:
+        start = jax.vmap(model.init)(starts)
+        first = jnp.repeat(start[:, None], len(ids), 1)
+    else:
+        start = first = jax.vmap(jax.vmap(model.init))(keys(starts))
+    agent_keys = keys(roots)
+
+    def check(p: _Progress, samples: Samples) -> _Progress:
+        loss, gradient = jax.value_and_grad(model.loss)(p.model, samples)
+        norm = jnp.linalg.norm(gradient)
+        better = loss < p.best * (1 - rules.plateau_tolerance)
+        waited = jnp.where(better, 0, p.waited + 1)
+        flat = (waited >= rules.patience) & (rules.plateau_tolerance > 0)
+        calm = norm <= rules.gradient_tolerance
+        lost = ~jnp.isfinite(loss) | ~jnp.isfinite(norm)
+        rule = jnp.where(lost, 3, jnp.where(calm, 1, jnp.where(flat, 2, 0)))
+        done = calm | flat | (p.steps >= rules.max_steps) | lost
+        return _Progress(p.model, p.memory, p.steps, jnp.minimum(p.best, loss), waited, loss, norm, rule, done)
+
+    def advance(p: _Progress, samples: Samples, key: Array, chunk: Array) -> _Progress:
+        left = rules.max_steps - p.steps
+        vector, memory = train_chunk(
+            model, chosen.update, p.model, p.memory, samples, jax.random.fold_in(key, chunk), rules.check_every,
+            rules.batch, limit=left if rules.max_steps % rules.check_every else None,
+        )  # fmt: skip
+        steps = p.steps + jnp.minimum(rules.check_every, left)
+        after = check(p._replace(model=vector, memory=memory, steps=steps), samples)
+        return jax.tree.map(lambda old, new: jnp.where(p.done, old, new), p, after)
+
+    over_agents = jax.vmap(advance, (0, 0, 0, None))
+    over_seeds = jax.vmap(over_agents, (0, 0 if per_seed else None, 0, None))
+    zeros = jnp.zeros(first.shape[:2])
+    whole = zeros.astype(jnp.int32)
+    memory = jax.vmap(jax.vmap(chosen.init))(first)
+    progress = _Progress(first, memory, whole, zeros + jnp.inf, whole, zeros, zeros, whole, zeros > 0)
+
+    def go(carry: tuple[Array, _Progress]) -> tuple[Array, _Progress]:
+        chunk, p = carry
+        return chunk + 1, over_seeds(p, data.train, agent_keys, chunk)
+
+    _, p = jax.lax.while_loop(lambda c: ~c[1].done.all(), go, (jnp.zeros((), jnp.int32), progress))
+
+    def sharpness(vector: Array, samples: Samples, key: Array) -> Array:
+        return largest_eigenvalue(lambda v: model.loss(v, samples), vector, key)
+
+    per_agent = jax.vmap(sharpness)
+    sharp = jax.vmap(per_agent, (0, 0 if per_seed else None, 0))(p.model, data.train, agent_keys)
+    return {
+        "models": p.model, "start": start, "loss": p.loss, "gradient_norm": p.gradient_norm, "steps": p.steps,
+        "sharpness": sharp, "rule": p.rule,
+    }  # fmt: skip
