@@ -34,7 +34,7 @@ from fewjoule.tasks.files import Folder, Reading, read_agents, read_tasks
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
 from fewjoule.training.adapt import Adaptation, adapt
 from fewjoule.training.align import Alignment, align
-from fewjoule.training.local import Local, train_locally
+from fewjoule.training.local import LocalModels, train_locally
 
 __all__ = [
     "CODECS",
@@ -48,7 +48,7 @@ __all__ = [
     "Folder",
     "InputError",
     "Loaded",
-    "Local",
+    "LocalModels",
     "Method",
     "Model",
     "Reading",

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fewjoule.cli import adapt, doctor, export, federation, plan, report, run, train
+from fewjoule.cli import adapt, doctor, evaluate, export, federation, plan, predict, report, run, train
 from fewjoule.errors import InputError
 
 app = typer.Typer(
@@ -26,8 +26,8 @@ app.command()(doctor.doctor)
 app.command()(report.report)
 app.command()(train.train)
 app.command()(adapt.adapt)
-app.command()(adapt.predict)
-app.command()(adapt.evaluate)
+app.command()(predict.predict)
+app.command()(evaluate.evaluate)
 app.command()(export.export)
 app.command()(export.show)
 app.add_typer(federation.app, name="federation")

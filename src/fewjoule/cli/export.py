@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fewjoule.cli.adapt import Force, Layout, Loss, ModelFile, Spec, load
-from fewjoule.cli.screen import pairs, say, table
+from fewjoule.cli.options import Force, Layout, Loss, ModelFile, Spec, load, writable
+from fewjoule.cli.screen import pairs, say, show_energy, table
 
 SUFFIX = {"onnx": ".onnx", "pytorch": ".pytorch.safetensors", "flax": ".flax.safetensors"}
 
@@ -23,14 +23,13 @@ def export(
 ) -> None:
     """Write a model for another runtime: an ONNX graph, or weights with PyTorch's or Flax's names and axes."""
     from fewjoule.errors import unknown
-    from fewjoule.files import check_writable
     from fewjoule.models.onnx import TARGETS
     from fewjoule.models.onnx import export as write
 
     if to not in TARGETS:
         raise unknown("target of --to", to, TARGETS)
     output = output or file.with_suffix(SUFFIX[to])
-    check_writable(output, force=force)
+    writable(output, force=force)
     loaded = load(file, spec, loss, layout)
     write(output, loaded.model, loaded.vector, loaded.card, to=to, force=force)
     say(f"{loaded.model.spec} for {to}: {output}")
@@ -41,7 +40,6 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="The card as JSON, for scripts.")] = False,
 ) -> None:
     """Show a model's card and tensors; no weights are read."""
-    from fewjoule.cli.train import show_energy
     from fewjoule.models.weights import read_card, read_header
 
     header, card = read_header(file), read_card(file)

@@ -28,9 +28,11 @@ def run(
 ) -> None:
     """Run a study: local training, every method, adaptation to new tasks, energy, figures and a page."""
     from fewjoule.cli.progress import progress
-    from fewjoule.cli.summary_table import print_summary
+    from fewjoule.cli.screen import show_summary
     from fewjoule.files import use_compile_cache
-    from fewjoule.study.run import new_folder, prepare, run_study, stopped_study
+    from fewjoule.study.parts import new_folder, stopped_study
+    from fewjoule.study.prepare import prepare
+    from fewjoule.study.run import run_study
     from fewjoule.study.settings import load_study
 
     if resume is not None:
@@ -44,7 +46,7 @@ def run(
     else:
         chosen = load_study(study, overrides=settings, seeds=_seeds(seeds), quick=quick, full=full, data_dir=data_dir)
         prepared = prepare(chosen)
-        folder = new_folder(chosen, out)
+        folder = new_folder(prepared.study, out)
     use_compile_cache()
     shown = progress()
     try:
@@ -56,7 +58,7 @@ def run(
     except BaseException:
         shown.finish()
         raise
-    print_summary(folder)
+    show_summary(folder)
     print(f"report: {folder / 'report.html'}")
 
 

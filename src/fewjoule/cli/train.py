@@ -1,11 +1,20 @@
-"""`fewjoule train`: a folder of agents -> a meta-model."""
+"""`fewjoule train`: a folder of agents -> a meta-model. It is a study of one method, by the same runner as `run`."""
 
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fewjoule.cli.screen import say, stage, table
+from fewjoule.cli.options import DeviceName, Force, MeterName, Shots, Steps, named_values, step_list, writable
+from fewjoule.cli.screen import say, show_energy, table
+from fewjoule.errors import InputError
+
+if TYPE_CHECKING:
+    from fewjoule.study.own import OwnAgents
 
 
 def train(
@@ -25,138 +34,127 @@ def train(
     local_steps: Annotated[int | None, typer.Option(help="Most steps of the local training (default: 20000).")] = None,
     local_optimiser: Annotated[str | None, typer.Option(help="sgd, adam, ... for the same (default: sgd).")] = None,
     link: Annotated[str | None, typer.Option(help="The agents' radio link (default: paper).")] = None,
-    meter: Annotated[str | None, typer.Option(help="auto, powercap, cpu-time or operations (default: auto).")] = None,
-    device: Annotated[str | None, typer.Option(help="The device whose watts the models take.")] = None,
-    seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
+    meter: MeterName = None,
+    device: DeviceName = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     energy: Annotated[Path | None, typer.Option(help="Write the ledger to this CSV file.")] = None,
     run_folder: Annotated[Path | None, typer.Option("--run", help="A run folder with a report; needs --tasks.")] = None,
     tasks: Annotated[Path | None, typer.Option(help="For the report: a folder of new tasks, one file each.")] = None,
-    shots: Annotated[int | None, typer.Option(help="Samples (per class) to adapt on, if a task has no x_test.")] = None,
-    steps: Annotated[str, typer.Option(help="For the report: numbers of fine-tuning steps.")] = "0,1,5,10,50",
+    shots: Shots = None,
+    steps: Steps = "0,1,5,10,50",
     step: Annotated[float, typer.Option(help="For the report: size of a fine-tuning step.")] = 0.01,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    force: Force = False,
 ) -> None:  # fmt: skip
     """Train a meta-model over the agents in FOLDER."""
-    from fewjoule.cli.settings import method_settings, sections, step_list
-    from fewjoule.cli.train_report import TrainingReport
-    from fewjoule.energy import Ledger
-    from fewjoule.errors import InputError
-    from fewjoule.files import check_writable, use_compile_cache
+    from fewjoule import files
+    from fewjoule.cli.progress import progress
+    from fewjoule.energy import energy_table
     from fewjoule.methods import method as named_method
     from fewjoule.models.weights import write_model
-    from fewjoule.study import train as work
-    from fewjoule.tasks.files import Reading, read_agents
+    from fewjoule.study.outputs import model_card
+    from fewjoule.study.own import own_study, read_own
+    from fewjoule.study.parts import new_folder
+    from fewjoule.study.prepare import prepare
+    from fewjoule.study.run import run_study
+    from fewjoule.study.settings import read_source
+    from fewjoule.tasks.files import read_tasks
     from fewjoule.training.align import MODES
-    from fewjoule.training.align import align as align_models
 
     if align not in MODES:
         raise InputError(f"--align must be one of {', '.join(MODES)}, got {align!r}.")
-    for path in (output, energy):
-        if path is not None:
-            check_writable(path, force=force)
+    writable(output, energy, force=force)
     if (run_folder is None) != (tasks is None):
         raise InputError("--run and --tasks go together: the report judges the meta-model on new tasks.")
-    changes = method_settings(settings or [])
+    if run_folder is not None and run_folder.exists() and (not run_folder.is_dir() or any(run_folder.iterdir())):
+        raise InputError(f"{run_folder} exists and is not empty; choose another --run.")
+    changes = named_values(settings or [])
     chosen = named_method(method, **({} if method == "lean" else changes))
-    spec, init, local, energies = sections(
-        study,
-        model=model,
-        local={"step": local_step, "max_steps": local_steps, "optimiser": local_optimiser},
-        energy={"link": link, "meter": meter, "device": device},
-    )
-    share = (0.2 if chosen.needs_validation else 0.0) if validation is None else validation
-    found = read_agents(folder, Reading(target, task, divide_by), validation=share, seed=seed)
-    for path, held in zip(found.files, found.agents.data.validation.mask.sum(-1), strict=True):
-        if chosen.needs_validation and not held:
-            raise InputError(f"{path}: {method} needs held-out samples; give x_test and y_test, or --validation 0.2.")
-    use_compile_cache()
-    given = work.given_models(found, spec, init=init, layout=layout)
+    wanted = step_list(steps)
+    given: dict[str, Any] = {} if study is None else read_source(study)[0]
+    if study is not None and model is None and "model" not in given:
+        raise InputError(f'{study} has no [model]; add one with spec = "mlp:…" or give --model.')
+    flags: dict[str, dict[str, Any]] = {
+        "family": {
+            "kind": "files", "folder": str(folder), "new_tasks": tasks and str(tasks), "target": target, "task": task,
+            "divide_by": divide_by, "validation": validation, "align": align, "layout": layout,
+        },
+        "model": {"spec": model},
+        "local": {"step": local_step, "max_steps": local_steps, "optimiser": local_optimiser},
+        "energy": {"link": link, "meter": meter, "device": device},
+        "evaluation": {"steps": wanted, "headline": 10 if 10 in wanted else wanted[-1], "step": step, "shots": shots},
+    }  # fmt: skip
+    tables = {
+        name: {**(given.get(name, {}) if name in ("model", "local", "energy") else {}),
+               **{key: value for key, value in table.items() if value is not None}}
+        for name, table in flags.items()
+    }  # fmt: skip
+    tables["model"].pop("loss", None)  # the agents' data say it
+    where = "the command" if study is None else study
+    first = own_study(tables, folder=folder, method=method, settings={}, seed=seed, where=where)
+    own = read_own(first.family, first.model, seed=seed, needs_validation=chosen.needs_validation)  # type: ignore[arg-type]
     if method == "lean":  # its rule asks for the model and the link, which are known only now
-        known: dict[str, Any] = {"link": energies.link, "training_steps": local.max_steps, "step": local.step}
-        if device is not None:
-            known["device"] = device
-        changes = {"weights": given.model.size, **known, **changes}
-        chosen = named_method(method, **changes)
-    reader = energies.metering()
-    report = None
-    if run_folder is not None and tasks is not None:
-        family = {
-            "folder": str(folder), "new_tasks": str(tasks), "target": target, "task": found.reading.task,
-            "divide_by": divide_by, "validation": share, "align": align, "layout": layout,
-        }  # fmt: skip
-        report = TrainingReport(
-            run_folder, family, found.reading, given.model, init=init, method=method, settings=changes, seed=seed,
-            local=local, energy=energies, shots=shots, steps=step_list(steps), step=step,
-        )  # fmt: skip
-    say(f"{found.reading.task} ({found.why}); model {given.model.spec} ({given.source}), {given.model.size} weights")
-    for i, kind in given.layouts.items():
-        if kind != "fewjoule":
-            say(f"{found.models[i]}: {kind} layout, taken as a ReLU net (the file does not name its activation)")
-    _show_agents(found, given)
-    say(f"arithmetic: {reader.describe()}")
+        local = first.local
+        known = {"link": first.energy.link, "training_steps": local.max_steps, "step": local.step, "device": device}
+        known = {key: value for key, value in known.items() if value is not None}
+        changes = {"weights": own.model.size, **known, **changes}
+    if tasks is not None:
+        read_tasks(tasks, own.files.reading, shots=shots)  # says which file lacks x_test where shots are not given
+    prepared = prepare(
+        own_study(tables, folder=folder, method=method, settings=changes, seed=seed, where=where), own
+    )
+    files.use_compile_cache()
+    _show_agents(own)
 
-    ledger = Ledger()
-    models = aligned = None
-    if chosen.start == "random" and not chosen.needs_local:
-        say(f"no local models are needed: {method} starts at random here")
-    else:
-        missing = len(found.agents) - len(given.vectors)
-        with stage(f"training {missing} local models" if missing else "checking the local models"):
-            models = work.local_models(found, given, local, ledger, reader, name=method, seed=seed)
-        if missing:
-            losses = zip(found.agents.names, models.loss, strict=True)
-            say("local losses: " + ", ".join(f"{name} {loss:.4g}" for name, loss in losses))
-        # only models that are merged need a common order of their hidden units
-        mode = align if (chosen.start == "average" or chosen.needs_local) and len(found.agents) > 1 else "never"
-        with stage("aligning"):
-            aligned = align_models(given.model, models.models, found.agents, mode=mode)
-        _show_alignment(aligned, mode)
-    with stage(f"{method}, {chosen.rounds} rounds over {len(found.agents)} agents"):
-        run = work.run_method(
-            chosen, found, given.model, aligned.models if aligned else None, ledger, reader, link=energies.link,
-            name=method, seed=seed,
-        )  # fmt: skip
-    say(f"mean loss on the agents' samples: {float(run.start_loss):.4g} at the start, {float(run.final_loss):.4g} now")
-    card = work.model_card(found, given, models, aligned, run, ledger, link=energies.link, seed=seed, settings=local)
-    write_model(output, given.model, run.meta, card, force=force)
-    show_energy(card["energy"], energies.link)
+    shown = progress()
+    with _place(run_folder) as place:
+        new_folder(prepared.study, str(place))
+        try:
+            finished, ledger = run_study(prepared, place, shown)
+        except KeyboardInterrupt:
+            shown.finish()
+            if run_folder is not None:
+                print(f"stopped; go on with: fewjoule run --resume {run_folder}", file=sys.stderr)
+            raise typer.Exit(130) from None
+        finally:
+            shown.finish()
+    part = finished.methods[method]
+    start, final = float(part.arrays["start_loss"][0]), float(part.arrays["final_loss"][0])
+    if part.arrays["diverged"][0]:
+        raise InputError(
+            f"{folder}: {method} diverged, the agents' loss went from {start:.3g} to {final:.3g}; lower its step, as in "
+            "--set step=0.001, or its rounds."
+        )
+    say(f"mean loss on the agents' samples: {start:.4g} at the start, {final:.4g} now")
+    ledger = ledger.select(method=method, phase=("pretraining", "computation", "uplink", "downlink"))
+    card = model_card(prepared, prepared.study.methods[0], 0, finished) | {"energy": energy_table(ledger)}
+    write_model(output, prepared.model, part.arrays["meta"][0], card, force=force)
+    show_energy(card["energy"], card["link"])
     if energy is not None:
-        write_ledger(energy, ledger, force)
+        ledger.to_csv(energy, force=force)
         say(f"ledger: {energy}")
     say(f"meta-model: {output}")
-    if report is not None:
-        report.write(aligned.models if aligned else None, ledger)
+    if run_folder is not None:
+        say(f"report: {run_folder / 'report.html'}")
 
 
-def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
-    """The ledger by phase and kind; kinds are not added up."""
-    if not rows:
-        say("energy: nothing was spent")
+@contextlib.contextmanager
+def _place(run_folder: Path | None) -> Iterator[Path]:
+    """The run folder, or a temporary one where none is asked for."""
+    if run_folder is not None:
+        yield run_folder
         return
-    say(f"energy, all agents together (radio link {link!r}):" if link else "energy:")
-    keys = ("phase", "kind", "joules", "seconds", "bits", "flops")
-    table(("phase", "kind", "joules", "seconds", "bits", "FLOPs"), [[row.get(k) for k in keys] for row in rows])
-    from fewjoule.study.train import receiving_is_known
-
-    if link and not receiving_is_known(link):
-        say("the downlink is not charged: this link does not say what receiving costs")
-
-
-def write_ledger(path: Path, ledger: Any, force: bool) -> None:
-    """Write a ledger whole or not at all."""
-    import tempfile
-
-    from fewjoule.files import write_atomically
-
     with tempfile.TemporaryDirectory() as folder:
-        ledger.to_csv(Path(folder) / "energy.csv")
-        write_atomically(path, (Path(folder) / "energy.csv").read_bytes(), force=force)
+        yield Path(folder) / "run"
 
 
-def _show_agents(found: Any, given: Any) -> None:
+def _show_agents(own: "OwnAgents") -> None:
     import numpy as np
 
-    data, model = found.agents.data, given.model
+    found, model, data = own.files, own.model, own.files.agents.data
+    say(f"{found.reading.task} ({found.why}); model {model.spec} ({own.source}), {model.size} weights")
+    for i, kind in own.layouts.items():
+        if kind != "fewjoule":
+            say(f"{found.models[i]}: {kind} layout, taken as a ReLU net (the file does not name its activation)")
     rows = []
     for i, path in enumerate(found.files):
         count, held = int(data.train.mask[i].sum()), int(data.validation.mask[i].sum())
@@ -168,20 +166,10 @@ def _show_agents(found: Any, given: Any) -> None:
         else:
             what = f"{y.min():.3g} to {y.max():.3g}"
         loss = None
-        if i in given.vectors:
+        if i in own.vectors:
             samples = type(data.train)(data.train.x[i], data.train.y[i], data.train.mask[i])
-            loss = float(model.loss(given.vectors[i], samples))
-        own = found.models[i].name if found.models[i] else "to be trained"
-        rows.append((path.name, count, held, what, own, loss))
+            loss = float(model.loss(own.vectors[i], samples))
+        mine = found.models[i]
+        rows.append((path.name, count, held, what, mine.name if mine else "to be trained", loss))
     target = "classes" if found.reading.task == "classification" else "targets"
     table(("agent", "samples", "held out", target, "model", "local loss"), rows)
-
-
-def _show_alignment(aligned: Any, mode: str) -> None:
-    before, after = f"{aligned.barrier_before:.4g}", f"{aligned.barrier_after:.4g}"
-    if mode == "never":
-        say(f"not aligned; barrier of the average {before}")
-    elif aligned.applied:
-        say(f"aligned; barrier of the average {before} before, {after} after")
-    else:
-        say(f"not aligned: that does not lower the barrier of the average ({before} as they are, {after} aligned)")

@@ -28,7 +28,7 @@ from fewjoule.methods.method import (
     settings_of,
 )
 from fewjoule.tasks.samples import AgentData, draw
-from fewjoule.training.descent import descend
+from fewjoule.training.descent import descend, optimiser
 
 
 @one_per_settings
@@ -107,7 +107,9 @@ def _local_steps(
     def agent(
         loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
     ) -> tuple[tuple[()], Array, Info]:
-        model, value = descend(loss, broadcast.model, data.train, key, step=step, steps=local_steps, batch=batch)
+        model, _, value = descend(
+            loss, broadcast.model, data.train, key, by=optimiser("sgd", step), steps=local_steps, batch=batch
+        )
         return (), model, Info(value, model, jnp.zeros(()))
 
     def server(model: Array, mean: Array) -> tuple[Array, Broadcast]:

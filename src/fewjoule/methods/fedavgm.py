@@ -27,7 +27,7 @@ from fewjoule.methods.method import (
     settings_of,
 )
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training.descent import descend
+from fewjoule.training.descent import descend, optimiser
 
 
 @one_per_settings
@@ -58,7 +58,9 @@ def fedavgm(
     def agent(
         loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
     ) -> tuple[tuple[()], Array, Info]:
-        model, value = descend(loss, broadcast.model, data.train, key, step=step, steps=local_steps, batch=batch)
+        model, _, value = descend(
+            loss, broadcast.model, data.train, key, by=optimiser("sgd", step), steps=local_steps, batch=batch
+        )
         return (), model, Info(value, model, jnp.zeros(()))
 
     def server(state: tuple[Array, Array], mean: Array) -> tuple[tuple[Array, Array], Broadcast]:

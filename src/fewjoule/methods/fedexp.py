@@ -27,7 +27,7 @@ from fewjoule.methods.method import (
     settings_of,
 )
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training.descent import descend
+from fewjoule.training.descent import descend, optimiser
 
 
 @one_per_settings
@@ -57,7 +57,9 @@ def fedexp(
         loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
     ) -> tuple[tuple[()], tuple[Array, Array], Info]:
         theta = broadcast.model
-        model, value = descend(loss, theta, data.train, key, step=step, steps=local_steps, batch=batch)
+        model, _, value = descend(
+            loss, theta, data.train, key, by=optimiser("sgd", step), steps=local_steps, batch=batch
+        )
         change = model - theta
         return (), (change, jnp.vdot(change, change)), Info(value, model, jnp.zeros(()))
 

@@ -29,7 +29,7 @@ from fewjoule.methods.method import (
     settings_of,
 )
 from fewjoule.tasks.samples import AgentData, Samples, draw
-from fewjoule.training.descent import descend
+from fewjoule.training.descent import descend, optimiser
 
 
 @one_per_settings
@@ -68,7 +68,7 @@ def imaml(
         def proximal(phi: Array, samples: Samples) -> Array:
             return loss(phi, samples) + regularisation / 2 * jnp.vdot(phi - theta, phi - theta)
 
-        phi, _ = descend(proximal, theta, support, inner_key, step=inner_step, steps=inner_steps, batch=None)
+        phi = descend(proximal, theta, support, by=optimiser("sgd", inner_step), steps=inner_steps).vector
         value, gradient = jax.value_and_grad(loss)(phi, query)
 
         def system(v: Array) -> Array:

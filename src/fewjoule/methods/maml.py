@@ -94,7 +94,7 @@ def _maml(
         support, query = draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
 
         def adapted(theta: Array) -> Array:
-            return descend(loss, theta, support, inner_key, step=inner_step, steps=inner_steps, batch=None)[0]
+            return descend(loss, theta, support, by=optimiser("sgd", inner_step), steps=inner_steps).vector
 
         def test_loss(theta: Array) -> tuple[Array, Array]:
             phi = adapted(theta)

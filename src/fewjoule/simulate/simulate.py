@@ -30,7 +30,7 @@ from fewjoule.simulate.rules import (
     start_of,
 )
 from fewjoule.tasks.samples import AgentData, Agents
-from fewjoule.training.local import Local, seed_list
+from fewjoule.training.local import LocalModels, seed_list
 from fewjoule.training.program import Program
 
 
@@ -76,7 +76,7 @@ def simulate(
     method: Method,
     model: Model,
     agents: Agents,
-    local: Local | Array | None = None,
+    local: LocalModels | Array | None = None,
     *,
     seed: int | Sequence[int] = 0,
     participation: float = 1.0,
@@ -104,7 +104,7 @@ class Simulation:
         method: Method,
         model: Model,
         agents: Agents,
-        local: Local | Array | None = None,
+        local: LocalModels | Array | None = None,
         *,
         seed: int | Sequence[int] = 0,
         participation: float = 1.0,
@@ -161,7 +161,9 @@ def _checked_presence(
     return None if participation == 1.0 else max(1, round(participation * len(agents))), availability
 
 
-def _checked_models(method: Method, model: Model, agents: Agents, local: Local | Array | None, seeds: int) -> Array:
+def _checked_models(
+    method: Method, model: Model, agents: Agents, local: LocalModels | Array | None, seeds: int
+) -> Array:
     """The local models as [seeds, agents, d]; zeros where the method does not ask for them."""
     check_fit(model, agents)
     if method.needs_validation and not np.asarray(agents.data.validation.mask).any(-1).all():
@@ -177,7 +179,7 @@ def _checked_models(method: Method, model: Model, agents: Agents, local: Local |
                 )
             )
         return jnp.zeros((seeds, len(agents), model.size))
-    models = np.asarray(local.models if isinstance(local, Local) else local, np.float32)
+    models = np.asarray(local.models if isinstance(local, LocalModels) else local, np.float32)
     if models.ndim == 2:
         models = np.repeat(models[None], seeds, 0)
     if models.shape != (seeds, len(agents), model.size):

@@ -13,7 +13,6 @@ from fewjoule.methods.method import Info, Method, Start
 from fewjoule.models.model import Model
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks
 from fewjoule.training.descent import descend, optimiser
-from fewjoule.training.local import train_chunk
 
 
 class Shapes(NamedTuple):
@@ -85,25 +84,22 @@ def training_flops(
     model: Model, agents: Agents, steps: np.ndarray[Any, Any], *, name: str, step: float, batch: int | None
 ) -> list[int]:
     """FLOPs of the offline training for each seed, from the steps [seeds, agents] that were taken."""
-    chosen, vector = optimiser(name, step), vector_of(model)
+    by, vector = optimiser(name, step), vector_of(model)
 
     def one(v: Any, m: Any, s: Any, k: Any) -> Any:
-        return train_chunk(model, chosen.update, v, m, s, k, 1, batch)
+        return descend(model.loss, v, s, k, by=by, steps=1, batch=batch, memory=m)[:2]
 
-    once = count(one, vector, jax.eval_shape(chosen.init, vector), data_of(agents).train, key_shape()).flops
+    once = count(one, vector, jax.eval_shape(by.init, vector), data_of(agents).train, key_shape()).flops
     return [once * int(row.sum()) for row in steps]
 
 
-def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float) -> int:
+def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float, name: str = "sgd") -> int:
     """FLOPs of one new device that fine-tunes for this many steps."""
     if steps == 0:
         return 0
     support = jax.tree.map(lambda a: _shape(a.shape[1:], a.dtype), tasks.support)
-
-    def tune(v: Any, s: Any, k: Any) -> Any:
-        return descend(model.loss, v, s, k, step=step, steps=steps, batch=None)[0]
-
-    return count(tune, vector_of(model), support, key_shape()).flops
+    by = optimiser(name, step)
+    return count(lambda v, s: descend(model.loss, v, s, by=by, steps=steps).vector, vector_of(model), support).flops
 
 
 def vector_of(model: Model) -> Any:

@@ -1,17 +1,23 @@
-"""Finished stages of a run, one file each, so that a stopped run goes on where it was.
+"""A run's place on disk: its folder, and its finished stages, one file each, so that a stopped run goes on.
 
 A part is arrays (float32 kept exactly) and a few facts as JSON, in one npz file that appears whole or not at all.
 """
 
 import io
 import json
+import platform
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+import tomli_w
 
+from fewjoule._version import __version__
 from fewjoule.errors import InputError
 from fewjoule.files import write_atomically
+from fewjoule.study.settings import Study, make_study, read_toml
 
 PRETRAINING, PATHS = "pretraining", "paths"
 
@@ -54,3 +60,56 @@ class Parts:
                 return Part(arrays, json.loads(file["facts.json"].tobytes()))
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"{path} is damaged ({error}); delete it and resume again.") from error
+
+
+def new_folder(study: Study, out: str | None) -> Path:
+    """Create the run folder: `out`, or the first free of runs/NAME, runs/NAME-2, ..."""
+    if out is None:
+        taken = 1
+        folder = Path("runs") / study.name
+        while folder.exists():
+            taken += 1
+            folder = Path("runs") / f"{study.name}-{taken}"
+    else:
+        folder = Path(out)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(
+                f"{folder} exists and is not empty; choose another --out, or go on with --resume {folder}."
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".parts").mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written to ({error.strerror}); choose another --out.") from error
+    table = {**study.model_dump(mode="json", exclude_none=True), "host": host_facts()}
+    write_atomically(folder / "study.toml", tomli_w.dumps(table).encode(), force=True)
+    return folder
+
+
+def stopped_study(folder: Path, name: str | None) -> Study:
+    """The study of a run that was stopped, from its folder; `name` must be its name, where given."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; give the run folder of a stopped run.")
+    if not (folder / "study.toml").is_file():
+        raise InputError(f"{folder} is not a run folder: it has no study.toml.")
+    table = read_toml(folder / "study.toml")
+    table.pop("host", None)
+    study = make_study(table, str(folder / "study.toml"))
+    if name is not None and name != study.name:
+        raise InputError(f"{folder} holds the study {study.name!r}, not {name!r}; leave the name out to resume it.")
+    if not (folder / ".parts").is_dir():
+        raise InputError(f"{folder} holds a finished run; nothing is left to resume.")
+    return study
+
+
+def host_facts() -> dict[str, Any]:
+    """What may differ between two runs of the same study."""
+    return {
+        "fewjoule": __version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

@@ -1,7 +1,7 @@
 """Run a study: local training, every method over all seeds, adaptation to the new tasks; then the run folder.
 
 Data comes from a `Study`; each finished stage is one file in the folder's `.parts`, so that a stopped run goes on where
-it was; when all are there, `run_folder` turns them into the folder's files and the parts are deleted.
+it was; when all are there, `outputs` turns them into the folder's files and the parts are deleted.
 """
 
 import os
@@ -19,23 +19,28 @@ import numpy as np
 import tomli_w
 
 from fewjoule._version import __version__
+from fewjoule.energy import Ledger
 from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.files import write_atomically
+from fewjoule.methods import Method
 from fewjoule.models.model import Model
 from fewjoule.simulate.simulate import Simulation
 from fewjoule.simulate.work import adaptation_flops, method_flops, training_flops
-from fewjoule.study.folder import write_run_folder
+from fewjoule.study.families import FilesFamily
+from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part
-from fewjoule.study.settings import FilesFamily, MethodEntry, Study, make_study, read_toml
-from fewjoule.study.train_run import pretrain_files
+from fewjoule.study.prepare import Prepared, uses_local
+from fewjoule.study.pretrain import pretrain, told
+from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Agents, Tasks
-from fewjoule.training.adapt import adapt
-from fewjoule.training.local import Local, train_locally
+from fewjoule.training.adapt import Adaptation, adapt
+from fewjoule.training.align import align
+from fewjoule.training.local import LocalModels, train_locally
 
-PATH_METHODS = ("meta_backward", "maml", "imaml")
-"""Methods whose agents' paths are drawn; the first of each in a study."""
+DRAWN = ("meta_backward", "maml", "imaml")
+"""Methods whose agents' trajectories are drawn; the first of each in a study."""
 
 
 class Progress(Protocol):
@@ -47,131 +52,50 @@ class Progress(Protocol):
     def finish(self) -> None: ...
 
 
-class Prepared(NamedTuple):
-    """A study with everything it needs, built before the folder is touched."""
-
-    study: Study
-    model: Model
-    agents: Agents
-    tasks: Tasks
-    data: str
-
-
-def prepare(study: Study) -> Prepared:
-    """Build a study's data; a missing or corrupt file is refused here, before anything is written."""
-    agents, tasks, data = study.family.build(list(study.seeds), study.evaluation)
-    if isinstance(study.family, FilesFamily):  # as many new tasks as there are files
-        evaluation = study.evaluation.model_copy(update={"tasks": len(tasks.support.mask)})
-        study = study.model_copy(update={"evaluation": evaluation})
-    return Prepared(study, study.model.build(), agents, tasks, data)
-
-
-def new_folder(study: Study, out: str | None) -> Path:
-    """Create the run folder: `out`, or the first free of runs/NAME, runs/NAME-2, ..."""
-    if out is None:
-        taken = 1
-        folder = Path("runs") / study.name
-        while folder.exists():
-            taken += 1
-            folder = Path("runs") / f"{study.name}-{taken}"
-    else:
-        folder = Path(out)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(
-                f"{folder} exists and is not empty; choose another --out, or go on with --resume {folder}."
-            )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".parts").mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written to ({error.strerror}); choose another --out.") from error
-    table = {**study.model_dump(mode="json", exclude_none=True), "host": host_facts()}
-    write_atomically(folder / "study.toml", tomli_w.dumps(table).encode(), force=True)
-    return folder
-
-
-def stopped_study(folder: Path, name: str | None) -> Study:
-    """The study of a run that was stopped, from its folder; `name` must be its name, where given."""
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; give the run folder of a stopped run.")
-    if not (folder / "study.toml").is_file():
-        raise InputError(f"{folder} is not a run folder: it has no study.toml.")
-    table = read_toml(folder / "study.toml")
-    table.pop("host", None)
-    study = make_study(table, str(folder / "study.toml"))
-    if name is not None and name != study.name:
-        raise InputError(f"{folder} holds the study {study.name!r}, not {name!r}; leave the name out to resume it.")
-    if not (folder / ".parts").is_dir():
-        raise InputError(f"{folder} holds a finished run; nothing is left to resume.")
-    return study
-
-
-def host_facts() -> dict[str, Any]:
-    """What may differ between two runs of the same study."""
-    return {
-        "fewjoule": __version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def run_study(prepared: Prepared, folder: Path, progress: Progress) -> None:
-    """Run what is not yet in the folder's parts, then write the folder's files."""
-    study, model, agents, _, data = prepared
+def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Finished, Ledger]:
+    """Run what is not yet in the folder's parts, then write the folder's files; the results and what they cost."""
+    study, model, agents, data = prepared.study, prepared.model, prepared.agents, prepared.data
     parts = Parts(folder / ".parts")
     meter = study.energy.metering()
     progress.line(f"data: {data}")
     progress.line(f"model: {model}; agents: {', '.join(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
     progress.line(f"arithmetic: {meter.describe()}")
 
-    if PRETRAINING not in parts:
+    if not any(uses_local(entry.build()) for entry in study.methods):
+        progress.line("no local models are needed: every method starts at random here")
+    elif PRETRAINING not in parts:
         progress.stage("local training", 1)
-        parts.save(PRETRAINING, _train(prepared, meter))
+        parts.save(PRETRAINING, pretrain(prepared, meter))
         progress.advance(1)
-    local = parts.load(PRETRAINING)
-    models = jnp.asarray(local.arrays["models"])
+    local = parts.load(PRETRAINING) if PRETRAINING in parts else None
+    for line in told(prepared, local) if local is not None and prepared.own is not None else ():
+        progress.line(line)
 
-    _run_methods(prepared, models, meter, parts, progress)
+    _run_methods(prepared, local, meter, parts, progress)
 
     if PATHS not in parts:
-        progress.stage("paths", 1)
-        parts.save(PATHS, _paths(prepared, local, parts))
+        progress.stage("trajectories", 1)
+        parts.save(PATHS, _trajectories(prepared, local, parts))
         progress.advance(1)
     progress.stage("run folder", 1)
-    write_run_folder(folder, prepared.study, model, agents, data, parts)
+    finished = Finished(local, {e.name: parts.load(method_part(e.name)) for e in study.methods}, parts.load(PATHS))
+    ledger = ledger_of(study, agents.names, finished)
+    write_run_folder(folder, prepared, finished, ledger)
     progress.advance(1)
-    progress.stage("report", 1)
-    from fewjoule.report import write_report
+    if prepared.tasks is not None:
+        progress.stage("report", 1)
+        from fewjoule.report import write_report
 
-    write_report(folder)
-    progress.advance(1)
+        write_report(folder)
+        progress.advance(1)
     progress.finish()
     shutil.rmtree(folder / ".parts")
+    return finished, ledger
 
 
-def _train(prepared: Prepared, meter: Metering) -> Part:
-    study, model, agents = prepared.study, prepared.model, prepared.agents
-    if isinstance(study.family, FilesFamily):
-        return pretrain_files(study, study.family, model, agents, meter)
-    settings = study.local.model_dump()
-
-    def train(around: Around) -> Local:
-        return train_locally(model, agents, seed=list(study.seeds), **settings, around=around)
-
-    local, reading = meter.read(train, None)
-    if not bool(jnp.isfinite(local.models).all()):
-        raise InputError(f"local training diverged at step {study.local.step:g}; lower local.step.")
-    flops = training_flops(model, agents, np.asarray(local.steps), **study.local.work())
-    names = ("models", "start", "loss", "gradient_norm", "steps", "sharpness")
-    arrays = {name: np.asarray(getattr(local, name)) for name in names}
-    return Part(arrays, {"reading": meter.of_flops(reading, sum(flops)), "flops": flops})
-
-
-def _run_methods(prepared: Prepared, models: jax.Array, meter: Metering, parts: Parts, progress: Progress) -> None:
+def _run_methods(
+    prepared: Prepared, local: Part | None, meter: Metering, parts: Parts, progress: Progress
+) -> None:
     """Run and evaluate the methods that are not among the parts.
 
     Compiling uses all cores and comes first, so that a meter around an execution sees nothing else.
@@ -180,15 +104,17 @@ def _run_methods(prepared: Prepared, models: jax.Array, meter: Metering, parts: 
     left = [entry for entry in study.methods if method_part(entry.name) not in parts]
     if not left:
         return
-    drawn = _drawn(study)
+    drawn, models = _drawn(study), None if local is None else jnp.asarray(local.arrays["models"])
     ready = {
         e.name: Simulation(e.build(), model, agents, models, seed=list(study.seeds), keep_paths=e.name in drawn)
         for e in left
     }
-    progress.stage("compiling", len(left) + 1)
     jobs = [simulation.compile for simulation in ready.values()]
+    if prepared.tasks is not None:
+        jobs.insert(0, lambda: _evaluate(prepared, jnp.zeros((len(study.seeds), model.size))))
+    progress.stage("compiling", len(jobs))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting = [pool.submit(job) for job in (lambda: _evaluate(prepared, models[:, 0]), *jobs)]
+        waiting = [pool.submit(job) for job in jobs]
         try:
             for done in as_completed(waiting):
                 done.result()
@@ -209,45 +135,54 @@ def _run_methods(prepared: Prepared, models: jax.Array, meter: Metering, parts: 
 
 
 def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: Metering) -> Part:
+    study = prepared.study
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergedWarning)  # it stands in the part, and is told to the user from there
-        run, computation = meter.read(simulation.run, flops * len(prepared.study.seeds))
-    devices = len(prepared.study.seeds) * prepared.study.evaluation.tasks
-    each = adaptation_flops(
-        prepared.model, prepared.tasks, prepared.study.evaluation.headline, prepared.study.evaluation.step
-    )
-    result, adaptation = meter.read(lambda around: around(lambda: _evaluate(prepared, run.meta)), each * devices)
+        run, computation = meter.read(simulation.run, flops * len(study.seeds))
     arrays = {
-        "meta": run.meta, "diverged": run.diverged, "loss": result.loss, "accuracy": result.accuracy,
-        "uplink_bits": run.uplink_bits, "downlink_bits": run.downlink_bits,
+        "meta": run.meta, "diverged": run.diverged, "uplink_bits": run.uplink_bits, "downlink_bits": run.downlink_bits,
         "start_loss": run.start_loss, "final_loss": run.final_loss,
         **{f"trace_{name}": value for name, value in run.trace._asdict().items()},
     }  # fmt: skip
+    facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
+    judged, facts["adaptation"], facts["adaptation_flops"] = judge(prepared, run.meta, meter)
+    arrays |= {"loss": judged.loss, "accuracy": judged.accuracy}
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
         arrays |= {"path_rounds": rounds, "meta_path": run.meta_path[0][rounds]}
         arrays["agent_path"] = run.agent_path[0][rounds[1:] - 1]
-    facts = {"computation": computation if simulation.method.rounds else None, "adaptation": adaptation, "flops": flops}
-    facts["adaptation_flops"] = each
     return Part({name: np.asarray(value) for name, value in arrays.items()}, facts)
 
 
-def _evaluate(prepared: Prepared, metas: jax.Array) -> Any:
-    e = prepared.study.evaluation
-    return adapt(prepared.model, metas, prepared.tasks, steps=e.steps, step=e.step, optimiser=e.optimiser)
+def judge(prepared: Prepared, metas: Any, meter: Metering) -> tuple[Adaptation, dict[str, Any] | None, int]:
+    """Adapt meta-models [seeds, d] to the new tasks; with the reading of all of it, and one new device's FLOPs."""
+    study, tasks, e = prepared.study, prepared.tasks, prepared.study.evaluation
+    if tasks is None:
+        nothing = np.zeros((len(metas), 0, len(e.steps)))
+        return Adaptation(tuple(e.steps), nothing, nothing), None, 0
+    each = adaptation_flops(prepared.model, tasks, e.headline, e.step)
+    devices = len(study.seeds) * e.tasks
+    result, reading = meter.read(lambda around: around(lambda: _evaluate(prepared, metas)), each * devices)
+    return result, reading, each
+
+
+def _evaluate(prepared: Prepared, metas: Any) -> Adaptation:
+    assert prepared.tasks is not None
+    return adapt(prepared.model, metas, prepared.tasks, **prepared.study.evaluation.adapting())
 
 
 def _drawn(study: Study) -> set[str]:
-    """The names of the methods whose agents' paths are drawn: the first of each kind."""
-    first = {entry.method: entry.name for entry in reversed(study.methods) if entry.method in PATH_METHODS}
+    """The names of the methods whose agents' trajectories are drawn: the first of each kind."""
+    first = {entry.method: entry.name for entry in reversed(study.methods) if entry.method in DRAWN}
     return set(first.values())
 
 
-def _paths(prepared: Prepared, local: Part, parts: Parts) -> Part:
-    """The agents' paths of the first seed, in the plane of their first two principal components."""
+def _trajectories(prepared: Prepared, local: Part | None, parts: Parts) -> Part:
+    """The agents' trajectories of the first seed, in the plane of their first two principal components."""
     kept = {name: parts.load(method_part(name)).arrays for name in sorted(_drawn(prepared.study))}
     paths = {
         name: (a["path_rounds"], a["meta_path"], a["agent_path"]) for name, a in kept.items() if not a["diverged"][0]
     }
-    rows = principal_paths(paths, prepared.agents.names, local.arrays["models"][0])
+    own = np.zeros((len(prepared.agents), prepared.model.size)) if local is None else local.arrays["models"][0]
+    rows = principal_paths(paths, prepared.agents.names, own)
     return Part({"pc": np.asarray([row[3:] for row in rows], np.float32)}, {"rows": [row[:3] for row in rows]})

@@ -18,109 +18,23 @@ from fewjoule.errors import InputError, unknown
 from fewjoule.methods import Method, method
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
-from fewjoule.tasks import files, mnist, sinusoid
-from fewjoule.tasks.samples import Agents, Tasks, stack_seeds
+from fewjoule.study.families import Count, Evaluation, FilesFamily, MnistFamily, Positive, SinusoidFamily, Table
 from fewjoule.training.descent import optimiser
 
 BUILT_IN = ("sinusoid", "mnist")
-TASK_SEED = 1_000_003  # new tasks are the same for every seed and method of a study
 LONGEST_FILE_BYTES = 2**20
 
-Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Range = tuple[float, float]
 
+class ModelSettings(Table):
+    """The architecture; own agents with models need no `spec`, and `loss` follows from the data where it is left out."""
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
-
-
-class SinusoidFamily(_Table):
-    """Sinusoid regression."""
-
-    kind: Literal["sinusoid"]
-    amplitudes: list[float] = Field(min_length=1)
-    phases: float | list[float] = 0.0
-    x_range: Range = (-5.0, 5.0)
-    samples: Count = 400
-    validation: Annotated[int, Field(ge=0)] = 100
-    noise: Annotated[float, Field(ge=0)] = 0.0
-    new_amplitude: Range = (0.1, 10.0)
-    new_phase: Range = (0.0, 0.0)
-
-    def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
-        agents = sinusoid.agents(
-            self.amplitudes, phases=self.phases, samples=self.samples, validation=self.validation,
-            x_range=self.x_range, noise=self.noise, seed=seeds,
-        )  # fmt: skip
-        tasks = sinusoid.new_tasks(
-            evaluation.tasks, amplitude=self.new_amplitude, phase=self.new_phase, shots=evaluation.shots,
-            queries=evaluation.queries, x_range=self.x_range, seed=TASK_SEED,
-        )  # fmt: skip
-        return agents, tasks, "sinusoids drawn from the seeds"
-
-
-class MnistFamily(_Table):
-    """MNIST digits; `folder` holds the four original files, where given."""
-
-    kind: Literal["mnist"]
-    digits: list[list[int]] = Field(min_length=1)
-    samples: Count = 400
-    validation: Annotated[int, Field(ge=0)] = 100
-    ways: Annotated[int, Field(ge=1, le=10)] = 5
-    only_own_digits: bool = False
-    source: Literal["embedded", "download"] = "embedded"
-    folder: str | None = None
-
-    def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
-        images = mnist.load(self.folder, download=self.source == "download")
-        agents = mnist.agents(
-            images, self.digits, samples=self.samples, validation=self.validation,
-            only_own_digits=self.only_own_digits, seed=seeds,
-        )  # fmt: skip
-        tasks = mnist.new_tasks(
-            evaluation.tasks, images, ways=self.ways, shots=evaluation.shots, queries=evaluation.queries,
-            only_own_digits=self.only_own_digits, seed=TASK_SEED,
-        )  # fmt: skip
-        return agents, tasks, images.source
-
-
-class FilesFamily(_Table):
-    """A user's own agents and new tasks, one file each; models that lie beside the agents' files are used."""
-
-    kind: Literal["files"]
-    folder: str
-    new_tasks: str
-    target: str = "y"
-    task: Literal["regression", "classification"] | None = None
-    divide_by: Positive = 1.0
-    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    align: Literal["auto", "always", "never"] = "auto"
-    layout: Literal["fewjoule", "pytorch", "flax"] | None = None
-
-    def read(self, seed: int) -> files.Folder:
-        reading = files.Reading(self.target, self.task, self.divide_by)
-        return files.read_agents(self.folder, reading, validation=self.validation, seed=seed)
-
-    def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
-        found = self.read(seeds[0])
-        tasks, names = files.read_tasks(self.new_tasks, found.reading, shots=evaluation.shots, seed=TASK_SEED)
-        agents = stack_seeds([found.agents] * len(seeds), seeds)
-        data = f"{len(found.files)} agents of {self.folder}, {len(names)} new tasks of {self.new_tasks}"
-        return agents, tasks, data
-
-
-class ModelSettings(_Table):
-    spec: str
+    spec: str | None = None
     init: str = "glorot"
-    loss: str = "mse"
-
-    def build(self) -> Model:
-        return model_from_spec(self.spec, init=self.init, loss=self.loss)
+    loss: str | None = None
 
 
-class LocalSettings(_Table):
+class LocalSettings(Table):
     """The arguments of `train_locally`."""
 
     optimiser: str = "sgd"
@@ -136,20 +50,7 @@ class LocalSettings(_Table):
         return {"name": self.optimiser, "step": self.step, "batch": self.batch}
 
 
-class Evaluation(_Table):
-    """How new tasks are adapted to and judged; `statistic` is the headline over tasks."""
-
-    tasks: Count = 500
-    shots: Count = 40
-    queries: Count = 100
-    steps: list[Annotated[int, Field(ge=0)]] = Field(default=[0, 1, 5, 10, 50], min_length=1)
-    headline: Annotated[int, Field(ge=0)] = 10
-    step: Positive = 0.01
-    optimiser: str = "sgd"
-    statistic: Literal["median", "mean"] = "median"
-
-
-class EnergySettings(_Table):
+class EnergySettings(Table):
     """Which link is charged, and what meters the arithmetic."""
 
     link: str = "paper"
@@ -180,7 +81,7 @@ class MethodEntry(BaseModel):
         return method(self.method, **self.settings)
 
 
-class Study(_Table):
+class Study(Table):
     """Everything that decides a run's numbers."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
@@ -192,6 +93,13 @@ class Study(_Table):
     evaluation: Evaluation = Evaluation()
     energy: EnergySettings = EnergySettings()
     methods: list[MethodEntry] = Field(min_length=1)
+
+    def build_model(self) -> Model:
+        """The model that the settings name; a study without data of its own is of regression."""
+        if self.model.spec is None:
+            raise InputError("model.spec is missing; add it.")
+        loss = self.model.loss or getattr(self.family, "LOSS", "mse")
+        return model_from_spec(self.model.spec, init=self.model.init, loss=loss)
 
     def check(self) -> None:
         """Refuse what types alone cannot see."""
@@ -212,7 +120,8 @@ class Study(_Table):
         optimiser(self.evaluation.optimiser, self.evaluation.step)
         link(self.energy.link)
         device(self.energy.device)
-        self.model.build()
+        if self.model.spec is not None or not isinstance(self.family, FilesFamily):
+            self.build_model()
         for entry in self.methods:
             try:
                 entry.build()

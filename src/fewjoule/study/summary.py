@@ -4,6 +4,7 @@ From finished parts and the ledger to the table that becomes summary.json.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ from fewjoule.energy import KINDS, PHASES, Ledger, ShannonLink, link
 from fewjoule.models.model import Model
 from fewjoule.study.parts import Part
 from fewjoule.study.settings import Study
-from fewjoule.tasks.samples import Agents
+
 
 Array = np.ndarray[Any, Any]
 QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 
 
 def summarise(
-    study: Study, model: Model, agents: Agents, data: str, finished: dict[str, Part], ledger: Ledger
+    study: Study, model: Model, agents: Sequence[str], data: str, finished: dict[str, Part], ledger: Ledger
 ) -> dict[str, Any]:
     """Everything of summary.json. Energies are per seed, quality is over all new tasks and the seeds that went well."""
     metric = "accuracy" if model.loss_name == "cross_entropy" else "loss"
@@ -57,9 +58,9 @@ def summarise(
         "headline_steps": study.evaluation.headline,
         "model": model.spec,
         "weights": model.size,
-        "agents": list(agents.names),
+        "agents": list(agents),
         "seeds": study.seeds,
-        "tasks": study.evaluation.tasks,
+        "tasks": next(iter(finished.values())).arrays["loss"].shape[1],
         "data": data,
         "link": _link(study.energy.link),
         "methods": methods,

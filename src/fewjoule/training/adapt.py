@@ -1,24 +1,30 @@
 """Few-shot adaptation: fine-tune one or many meta-models to one or thousands of new tasks at once.
 
 From meta-models and tasks to the loss and accuracy on each task's query samples after every number of steps asked for.
+With so few samples there is often nothing to hold out for good, so `choose_steps` chooses the number of steps on the
+samples themselves.
 """
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from fewjoule.errors import DivergedWarning, InputError, is_whole, positive
 from fewjoule.models.model import Model, check_samples
 from fewjoule.tasks.samples import Samples, Tasks
+from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
+
+CHOICES = ("leave-one-out", "validation")
+MOST_LEFT_OUT = 200
+"""Samples up to which each is left out in turn: that many fine-tunings run at once."""
 
 
 @dataclass(frozen=True)
@@ -104,27 +110,87 @@ def adapt(
 def _adapt(
     model: Model, wanted: tuple[int, ...], step: float, name: str, keep_models: bool, metas: Array, tasks: Tasks
 ) -> tuple[Array, Array, Any]:
-    chosen = make_optimiser(name, step)
-
-    def descend(carry: tuple[Array, Any], support: Samples, steps: int) -> tuple[Array, Any]:
-        def one(carry: tuple[Array, Any], _: None) -> tuple[tuple[Array, Any], None]:
-            vector, memory = carry
-            change, memory = chosen.update(jax.grad(model.loss)(vector, support), memory, vector)
-            return (optax.apply_updates(vector, change), memory), None
-
-        return jax.lax.scan(one, carry, None, length=steps)[0]
+    by = make_optimiser(name, step)
 
     def one_task(meta: Array, support: Samples, query: Samples) -> tuple[Array, Array, Any]:
-        carry = (meta, chosen.init(meta))
-        losses, accuracies, done = [], [], 0
-        for target in wanted:
-            carry = descend(carry, support, target - done) if target > done else carry
-            done = target
-            losses.append(model.loss(carry[0], query))
-            accuracies.append(model.accuracy(carry[0], query))
-        return jnp.stack(losses), jnp.stack(accuracies), carry[0] if keep_models else ()
+        def judge(vector: Array) -> tuple[Array, Array]:
+            return model.loss(vector, query), model.accuracy(vector, query)
+
+        def go_on(carry: tuple[Array, Any], steps: int) -> tuple[tuple[Array, Any], tuple[Array, Array]]:
+            if steps:
+                reached = descend(model.loss, carry[0], support, by=by, steps=steps, memory=carry[1])
+                carry = (reached.vector, reached.memory)
+            return carry, judge(carry[0])
+
+        carry, first = go_on((meta, by.init(meta)), wanted[0])
+        gaps = np.diff(wanted)
+        if len(gaps) > 10 and (gaps == gaps[0]).all():  # one loop, not a program as long as the list
+            carry, rest = jax.lax.scan(lambda c, _: go_on(c, int(gaps[0])), carry, None, length=len(gaps))
+            judged = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, rest)
+        else:
+            each = [first]
+            for gap in gaps:
+                carry, now = go_on(carry, int(gap))
+                each.append(now)
+            judged = jax.tree.map(lambda *values: jnp.stack(values), *each)
+        return *judged, carry[0] if keep_models else ()
 
     def one_meta(meta: Array) -> tuple[Array, Array, Any]:
         return jax.vmap(one_task, (None, 0, 0))(meta, tasks.support, tasks.query)
 
     return jax.lax.map(one_meta, metas)
+
+
+class StepChoice(NamedTuple):
+    """A number of steps and the losses on samples held out that it was chosen by."""
+
+    steps: int
+    by: str
+    loss: list[float]  # by number of steps, from 0
+
+
+def choose_steps(
+    model: Model,
+    meta: Array,
+    support: Samples,
+    *,
+    most: int,
+    by: str,
+    step: float = 0.01,
+    optimiser: str = "sgd",
+    share: float = 0.25,
+    seed: int = 0,
+) -> StepChoice:
+    """The number of steps, up to `most`, with the lowest mean loss on samples held out of `support` [n, ...].
+
+    Each sample is left out in turn ("leave-one-out"), or a `share` is held out once ("validation").
+    """
+    if by not in CHOICES:
+        raise InputError(f"steps are chosen by {' or '.join(CHOICES)}, not {by!r}.")
+    count = int(support.mask.sum())
+    if count < 2:
+        raise InputError(f"choosing the number of steps needs at least 2 samples, got {count}; give --steps alone.")
+    if by == "leave-one-out":
+        if count > MOST_LEFT_OUT:
+            raise InputError(
+                f"leave-one-out is for at most {MOST_LEFT_OUT} samples, got {count}; use --choose validation."
+            )
+        held = np.eye(count, len(support.mask), dtype=np.float32)
+    else:
+        if not 0 < share < 1:
+            raise InputError(f"the validation share must be above 0 and below 1, got {share}.")
+        few = min(max(1, round(share * count)), count - 1)
+        held = np.zeros((1, len(support.mask)), np.float32)
+        held[0, np.random.default_rng(seed).permutation(count)[:few]] = 1
+    every = jax.tree.map(lambda a: jnp.repeat(a[None], len(held), 0), support)
+    tasks = Tasks(every._replace(mask=every.mask - held), every._replace(mask=jnp.asarray(held)))
+    losses = adapt(model, meta, tasks, steps=range(most + 1), step=step, optimiser=optimiser).loss.mean(0)
+    if not np.isfinite(losses).any():
+        raise InputError(f"fine-tuning diverged at every number of steps of {step:g}; lower --step.")
+    return StepChoice(int(losses.argmin()), by, losses.tolist())
+
+
+def one_task(support: Samples, query: Samples | None = None) -> Tasks:
+    """Samples [n, ...] as the only task of a stack; judged on themselves where no query is given."""
+    pair = (support, support if query is None else query)
+    return Tasks(*(jax.tree.map(lambda a: a[None], samples) for samples in pair))

@@ -1,10 +1,12 @@
-"""Descent on one device: optimisers of optax by name, and plain stochastic gradient descent."""
+"""Descent on one device: the one loop behind local training, adaptation and the local steps of every method."""
 
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import Array
 
@@ -34,28 +36,53 @@ def optimiser_names() -> list[str]:
 @lru_cache
 def optimiser(name: str, step: float) -> optax.GradientTransformation:
     """The optax optimiser of this name with learning rate `step`."""
-    names = optimiser_names()
-    if name not in names:
-        raise unknown("optimiser", name, names)
+    if name not in optimiser_names():
+        raise unknown("optimiser", name, optimiser_names())
     built: optax.GradientTransformation = getattr(optax, name)(learning_rate=step)
     return built
 
 
+class Reached(NamedTuple):
+    """Where a descent ended: the model, the optimiser's memory, and the loss at which the first step began."""
+
+    vector: Array
+    memory: Any
+    first_loss: Array
+
+
 def descend(
-    loss: Loss, model: Array, samples: Samples, key: Array, *, step: float, steps: int, batch: int | None
-) -> tuple[Array, Array]:
-    """`steps` SGD steps from a vector; gives the vector reached and the loss at which the first step began.
+    loss: Loss,
+    vector: Array,
+    samples: Samples,
+    key: Array | None = None,
+    *,
+    by: optax.GradientTransformation,
+    steps: int,
+    batch: int | None = None,
+    memory: Any = None,
+    limit: Array | None = None,
+) -> Reached:
+    """`steps` optimiser steps from a vector, each on a mini-batch of its own (all samples where batch is None).
 
-    Each step draws its own mini-batch of `batch` samples, or takes all samples where batch is None.
+    `memory` is that of an earlier descent which this one goes on with. Steps from `limit` on change nothing.
     """
+    is_new = memory is None
+    memory = by.init(vector) if is_new else memory
 
-    def one(model: Array, key: Array | None) -> tuple[Array, Array]:
+    def one(carry: tuple[Array, Any], at: tuple[Array | None, Array | None]) -> tuple[tuple[Array, Any], Array]:
+        (vector, memory), (key, index) = carry, at
         minibatch = samples if key is None else draw(samples, key, batch)
-        value, gradient = jax.value_and_grad(loss)(model, minibatch)
-        return model - step * gradient, value
+        value, gradient = jax.value_and_grad(loss)(vector, minibatch)
+        change, memory = by.update(gradient, memory, vector)
+        after = (optax.apply_updates(vector, change), memory)
+        if limit is not None:
+            after = jax.tree.map(lambda new, old: jnp.where(index < limit, new, old), after, carry)
+        return after, value
 
-    keys = None if batch is None else jax.random.split(key, steps)
-    if steps == 1:  # without a loop, which would cost a tenth of MAML's speed
-        return one(model, None if keys is None else keys[0])
-    reached, values = jax.lax.scan(one, model, keys, length=steps)
-    return reached, values[0]
+    keys = None if batch is None or key is None else jax.random.split(key, steps)
+    if steps == 1 and is_new and limit is None:  # without a loop, which would cost a tenth of MAML's speed
+        (vector, memory), value = one((vector, memory), (None if keys is None else keys[0], None))
+        return Reached(vector, memory, value)
+    at = (keys, None if limit is None else jnp.arange(steps))
+    (vector, memory), values = jax.lax.scan(one, (vector, memory), at, length=steps)
+    return Reached(vector, memory, values[0])

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError, check_batch, positive, positive_int
 from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_ids, key_for, seeds_of
-from fewjoule.tasks.samples import AgentData, Agents, Samples, draw
+from fewjoule.tasks.samples import AgentData, Agents, Samples
 from fewjoule.training.curvature import largest_eigenvalue
+from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.program import Program
 
@@ -29,7 +29,7 @@ STOPPED_BY = ("limit", "gradient", "plateau", "diverged")
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalModels:
     """Local models and what their training reached. Arrays are [agents, ...]; with several seeds [seeds, agents, ...].
 
     `gradient_norm` and `loss` are over all of an agent's training samples; `sharpness` is the Hessian's largest
@@ -60,7 +60,7 @@ def train_locally(
     check_every: int = 500,
     shared_start: bool = True,
     around: Around | None = None,
-) -> Local:
+) -> LocalModels:
     """Train each agent's model on its own samples by mini-batch descent.
 
     An agent stops when the norm of its full gradient is at most `gradient_tolerance`, when `patience` checks in a row
@@ -89,7 +89,7 @@ def train_locally(
     _warn(agents, seeds, stopped)
     if np.ndim(seed) == 0:
         out, stopped = jax.tree.map(lambda a: a[0], out), stopped[0]
-    return Local(**out, stopped_by=stopped)
+    return LocalModels(**out, stopped_by=stopped)
 
 
 def _warn(agents: Agents, seeds: np.ndarray[Any, Any], stopped: np.ndarray[Any, Any]) -> None:
@@ -122,7 +122,7 @@ class _Rules(NamedTuple):
     check_every: int
 
 
-class _Progress(NamedTuple):
+class _Training(NamedTuple):
     """One agent's training."""
 
     model: Array
@@ -134,33 +134,6 @@ class _Progress(NamedTuple):
     gradient_norm: Array
     rule: Array  # position in STOPPED_BY
     done: Array
-
-
-def train_chunk(
-    model: Model,
-    update: Any,
-    vector: Array,
-    memory: Any,
-    samples: Samples,
-    key: Array,
-    steps: int,
-    batch: int | None,
-    limit: Array | None = None,
-) -> tuple[Array, Any]:
-    """`steps` optimiser steps of one agent, each on its own mini-batch; those from `limit` on change nothing."""
-
-    def one(carry: tuple[Array, Any], at: tuple[Array, Array]) -> tuple[tuple[Array, Any], None]:
-        vector, memory = carry
-        key, index = at
-        gradient = jax.grad(model.loss)(vector, draw(samples, key, batch))
-        change, memory = update(gradient, memory, vector)
-        after = (optax.apply_updates(vector, change), memory)
-        if limit is not None:
-            after = jax.tree.map(lambda new, old: jnp.where(index < limit, new, old), after, carry)
-        return after, None
-
-    (vector, memory), _ = jax.lax.scan(one, (vector, memory), (jax.random.split(key, steps), jnp.arange(steps)))
-    return vector, memory
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -181,7 +154,7 @@ def _train(
         start = first = jax.vmap(jax.vmap(model.init))(keys(starts))
     agent_keys = keys(roots)
 
-    def check(p: _Progress, samples: Samples) -> _Progress:
+    def check(p: _Training, samples: Samples) -> _Training:
         loss, gradient = jax.value_and_grad(model.loss)(p.model, samples)
         norm = jnp.linalg.norm(gradient)
         better = loss < p.best * (1 - rules.plateau_tolerance)
@@ -191,16 +164,16 @@ def _train(
         lost = ~jnp.isfinite(loss) | ~jnp.isfinite(norm)
         rule = jnp.where(lost, 3, jnp.where(calm, 1, jnp.where(flat, 2, 0)))
         done = calm | flat | (p.steps >= rules.max_steps) | lost
-        return _Progress(p.model, p.memory, p.steps, jnp.minimum(p.best, loss), waited, loss, norm, rule, done)
+        return _Training(p.model, p.memory, p.steps, jnp.minimum(p.best, loss), waited, loss, norm, rule, done)
 
-    def advance(p: _Progress, samples: Samples, key: Array, chunk: Array) -> _Progress:
+    def advance(p: _Training, samples: Samples, key: Array, chunk: Array) -> _Training:
         left = rules.max_steps - p.steps
-        vector, memory = train_chunk(
-            model, chosen.update, p.model, p.memory, samples, jax.random.fold_in(key, chunk), rules.check_every,
-            rules.batch, limit=left if rules.max_steps % rules.check_every else None,
+        reached = descend(
+            model.loss, p.model, samples, jax.random.fold_in(key, chunk), by=chosen, steps=rules.check_every,
+            batch=rules.batch, memory=p.memory, limit=left if rules.max_steps % rules.check_every else None,
         )  # fmt: skip
         steps = p.steps + jnp.minimum(rules.check_every, left)
-        after = check(p._replace(model=vector, memory=memory, steps=steps), samples)
+        after = check(p._replace(model=reached.vector, memory=reached.memory, steps=steps), samples)
         return jax.tree.map(lambda old, new: jnp.where(p.done, old, new), p, after)
 
     over_agents = jax.vmap(advance, (0, 0, 0, None))
@@ -208,9 +181,9 @@ def _train(
     zeros = jnp.zeros(first.shape[:2])
     whole = zeros.astype(jnp.int32)
     memory = jax.vmap(jax.vmap(chosen.init))(first)
-    progress = _Progress(first, memory, whole, zeros + jnp.inf, whole, zeros, zeros, whole, zeros > 0)
+    progress = _Training(first, memory, whole, zeros + jnp.inf, whole, zeros, zeros, whole, zeros > 0)
 
-    def go(carry: tuple[Array, _Progress]) -> tuple[Array, _Progress]:
+    def go(carry: tuple[Array, _Training]) -> tuple[Array, _Training]:
         chunk, p = carry
         return chunk + 1, over_seeds(p, data.train, agent_keys, chunk)
 

@@ -1,0 +1,84 @@
+"""Options that several commands share, and what they stand for."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fewjoule.errors import InputError
+
+ModelFile = Annotated[Path, typer.Argument(help="A model: .safetensors of fewjoule, PyTorch or Flax.")]
+Spec = Annotated[str | None, typer.Option("--model", help="Architecture, where the file has no fewjoule card.")]
+Loss = Annotated[str | None, typer.Option(help="mse or cross_entropy, where the file has no fewjoule card.")]
+Layout = Annotated[str | None, typer.Option(help="pytorch, flax or fewjoule, where the weights do not tell.")]
+Target = Annotated[str | None, typer.Option(help="Target column of CSV and Parquet (default: as in training).")]
+DivideBy = Annotated[float | None, typer.Option(help="Divide every input by this (default: as in training).")]
+Step = Annotated[float, typer.Option(help="Size of a fine-tuning step.")]
+Steps = Annotated[str, typer.Option(help="Numbers of fine-tuning steps, with commas.")]
+Shots = Annotated[int | None, typer.Option(help="Samples (per class) to adapt on, where a task has no x_test.")]
+Optimiser = Annotated[str, typer.Option(help="sgd, adam, ...")]
+MeterName = Annotated[str | None, typer.Option("--meter", help="auto, powercap, cpu-time or operations.")]
+DeviceName = Annotated[str | None, typer.Option("--device", help="Device profile for modelled energy.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
+
+
+def load(path: Path, spec: str | None, loss: str | None, layout: str | None) -> Any:
+    """A model by its file; flags say what a file without a card does not."""
+    from fewjoule import files
+    from fewjoule.models.nets import model_from_spec
+    from fewjoule.models.weights import read_card, read_model
+
+    files.use_compile_cache()
+    model = None
+    known = loss or (read_card(path) or {}).get("loss")
+    if spec is not None and known is not None:
+        model = model_from_spec(spec, loss=known)
+    return read_model(path, model=model, loss=loss, layout=layout)
+
+
+def reading_of(loaded: Any, target: str | None, divide_by: float | None) -> Any:
+    """How the model's files are read: as its card says, unless a flag says otherwise."""
+    from fewjoule.tasks.files import Reading
+
+    known = dict(loaded.card.get("reading") or {})
+    known = {key: tuple(v) if isinstance(v, list) else v for key, v in known.items() if key in Reading._fields}
+    known["task"] = "regression" if loaded.model.loss_name == "mse" else "classification"
+    changes = {"target": target, "divide_by": divide_by}
+    return Reading(**known)._replace(**{key: value for key, value in changes.items() if value is not None})
+
+
+def writable(*paths: Path | None, force: bool) -> None:
+    """Refuse files that could not be written, before the work begins."""
+    from fewjoule.files import check_writable
+
+    for path in paths:
+        if path is not None:
+            check_writable(path, force=force)
+
+
+def named_values(texts: list[str]) -> dict[str, Any]:
+    """Settings like `rounds=10`, values as in TOML."""
+    table: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"--set takes NAME=VALUE, as in rounds=10, got {text!r}.")
+        table[key.strip()] = value_of(value.strip())
+    return table
+
+
+def value_of(text: str) -> Any:
+    """A value as TOML writes it; a bare word is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def step_list(text: str) -> list[int]:
+    """Numbers of fine-tuning steps like `0,1,10`."""
+    try:
+        return sorted({int(n) for n in text.split(",")})
+    except ValueError as error:
+        raise InputError(f"--steps takes whole numbers with commas, as in 0,1,10, got {text!r}.") from error

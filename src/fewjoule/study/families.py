@@ -1,0 +1,124 @@
+"""Where a study's agents and new tasks come from: sinusoids, MNIST digits, or a user's own files."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fewjoule.tasks import files, mnist, sinusoid
+from fewjoule.tasks.samples import Agents, Tasks, stack_seeds
+
+TASK_SEED = 1_000_003  # new tasks are the same for every seed and method of a study
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Range = tuple[float, float]
+
+
+class Table(BaseModel):
+    """A table of a study file: frozen, and a key that it does not know is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class SinusoidFamily(Table):
+    """Sinusoid regression."""
+
+    LOSS: ClassVar[str] = "mse"
+    kind: Literal["sinusoid"]
+    amplitudes: list[float] = Field(min_length=1)
+    phases: float | list[float] = 0.0
+    x_range: Range = (-5.0, 5.0)
+    samples: Count = 400
+    validation: Annotated[int, Field(ge=0)] = 100
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    new_amplitude: Range = (0.1, 10.0)
+    new_phase: Range = (0.0, 0.0)
+
+    def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
+        agents = sinusoid.agents(
+            self.amplitudes, phases=self.phases, samples=self.samples, validation=self.validation,
+            x_range=self.x_range, noise=self.noise, seed=seeds,
+        )  # fmt: skip
+        tasks = sinusoid.new_tasks(
+            evaluation.tasks, amplitude=self.new_amplitude, phase=self.new_phase, shots=evaluation.shots,
+            queries=evaluation.queries, x_range=self.x_range, seed=TASK_SEED,
+        )  # fmt: skip
+        return agents, tasks, "sinusoids drawn from the seeds"
+
+
+class MnistFamily(Table):
+    """MNIST digits; `folder` holds the four original files, where given."""
+
+    LOSS: ClassVar[str] = "cross_entropy"
+    kind: Literal["mnist"]
+    digits: list[list[int]] = Field(min_length=1)
+    samples: Count = 400
+    validation: Annotated[int, Field(ge=0)] = 100
+    ways: Annotated[int, Field(ge=1, le=10)] = 5
+    only_own_digits: bool = False
+    source: Literal["embedded", "download"] = "embedded"
+    folder: str | None = None
+
+    def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
+        images = mnist.load(self.folder, download=self.source == "download")
+        agents = mnist.agents(
+            images, self.digits, samples=self.samples, validation=self.validation,
+            only_own_digits=self.only_own_digits, seed=seeds,
+        )  # fmt: skip
+        tasks = mnist.new_tasks(
+            evaluation.tasks, images, ways=self.ways, shots=evaluation.shots, queries=evaluation.queries,
+            only_own_digits=self.only_own_digits, seed=TASK_SEED,
+        )  # fmt: skip
+        return agents, tasks, images.source
+
+
+class FilesFamily(Table):
+    """A user's own agents and new tasks, one file each; models that lie beside the agents' files are used.
+
+    Without `new_tasks` nothing is judged. `validation` is the share of samples held out where a file has no x_test; by
+    default a fifth where a method asks for held-out samples, else none.
+    """
+
+    kind: Literal["files"]
+    folder: str
+    new_tasks: str | None = None
+    target: str = "y"
+    task: Literal["regression", "classification"] | None = None
+    divide_by: Positive = 1.0
+    validation: Annotated[float, Field(ge=0, lt=1)] | None = None
+    align: Literal["auto", "always", "never"] = "auto"
+    layout: Literal["fewjoule", "pytorch", "flax"] | None = None
+
+    def read(self, seed: int, needs_validation: bool) -> files.Folder:
+        """The agents' files, with the held-out share settled."""
+        share = self.validation if self.validation is not None else 0.2 if needs_validation else 0.0
+        reading = files.Reading(self.target, self.task, self.divide_by)
+        return files.read_agents(self.folder, reading, validation=share, seed=seed)
+
+    def build_from(
+        self, found: files.Folder, seeds: list[int], shots: int | None
+    ) -> tuple[Agents, Tasks | None, str]:
+        """Agents for every seed and new tasks, from files that are already read."""
+        agents = stack_seeds([found.agents] * len(seeds), seeds)
+        data = f"{len(found.files)} agents of {self.folder}"
+        if self.new_tasks is None:
+            return agents, None, data
+        tasks, names = files.read_tasks(self.new_tasks, found.reading, shots=shots, seed=TASK_SEED)
+        return agents, tasks, f"{data}, {len(names)} new tasks of {self.new_tasks}"
+
+
+class Evaluation(Table):
+    """How new tasks are adapted to and judged; `statistic` is the headline over tasks."""
+
+    tasks: Count = 500
+    shots: Count = 40
+    queries: Count = 100
+    steps: list[Annotated[int, Field(ge=0)]] = Field(default=[0, 1, 5, 10, 50], min_length=1)
+    headline: Annotated[int, Field(ge=0)] = 10
+    step: Positive = 0.01
+    optimiser: str = "sgd"
+    statistic: Literal["median", "mean"] = "median"
+
+    def adapting(self) -> dict[str, Any]:
+        """The arguments of `adapt`."""
+        return {"steps": self.steps, "step": self.step, "optimiser": self.optimiser}

@@ -1,0 +1,188 @@
+"""The files of a run folder that scripts may rely on, made from a study's finished stages.
+
+    study.toml, evaluation.csv, energy.csv, trace.csv, paths.csv, summary.json, meta/<method>-<seed>.safetensors
+
+`docs/run-folder.md` describes every column. The report reads these files and nothing else.
+"""
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewjoule.energy import ALL_ROUNDS, BEFORE_FIRST_ROUND, Ledger, charge_downlink, charge_uplink, link
+from fewjoule.errors import InputError
+from fewjoule.files import write_atomically
+from fewjoule.models.model import Model
+from fewjoule.models.weights import write_model
+from fewjoule.simulate.simulate import Trace
+from fewjoule.study.parts import Part
+from fewjoule.study.prepare import Prepared, uses_local
+from fewjoule.study.settings import MethodEntry, Study
+from fewjoule.study.summary import summarise
+
+Array = np.ndarray[Any, Any]
+
+
+class Finished(NamedTuple):
+    """All finished stages of a run."""
+
+    local: Part | None  # None where no method asks for local models
+    methods: dict[str, Part]
+    paths: Part
+
+
+def write_run_folder(folder: Path, prepared: Prepared, finished: Finished, ledger: Ledger) -> None:
+    """Write every file of the contract except study.toml, which stands there from the beginning."""
+    study, model = prepared.study, prepared.model
+    _put(folder / "paths.csv", _paths(finished.paths))
+    summary = summarise(study, model, prepared.agents.names, prepared.data, finished.methods, ledger)
+    cards = {
+        entry.name: [model_card(prepared, entry, i, finished) for i in range(len(study.seeds))]
+        for entry in study.methods
+    }
+    write_results(folder, study, model, finished.methods, ledger, summary, cards)
+
+
+def write_results(
+    folder: Path, study: Study, model: Model, finished: dict[str, Part], ledger: Ledger, summary: dict[str, Any],
+    cards: dict[str, list[dict[str, Any]]],
+) -> None:  # fmt: skip
+    """The files that a simulated and a federated run have in common."""
+    _put(folder / "evaluation.csv", _evaluation(study, finished))
+    _put(folder / "trace.csv", _trace(study, finished))
+    ledger.to_csv(folder / "energy.csv")
+    write_atomically(folder / "summary.json", (json.dumps(summary, indent=1) + "\n").encode(), force=True)
+    (folder / "meta").mkdir(exist_ok=True)
+    for name, part in finished.items():
+        for seed, vector, card in zip(study.seeds, part.arrays["meta"], cards[name], strict=True):
+            if np.isfinite(vector).all():
+                write_model(folder / "meta" / f"{name}-{seed}.safetensors", model, vector, card, force=True)
+
+
+def model_card(prepared: Prepared, entry: MethodEntry, i: int, finished: Finished) -> dict[str, Any]:
+    """What the meta-model of the seed at position `i` says about itself, beside its architecture and loss."""
+    study, own, part, local = prepared.study, prepared.own, finished.methods[entry.name], finished.local
+    method, sizes = entry.build(), prepared.agents.sizes
+    agents: list[dict[str, Any]] = [
+        {"name": name, "samples": size} for name, size in zip(prepared.agents.names, sizes, strict=True)
+    ]
+    card: dict[str, Any] = {
+        "study": study.name,
+        "method": method.describe(),
+        "seed": study.seeds[i],
+        "agents": agents,
+        "local_training": None,
+        "loss_on_agents": {"start": part.arrays["start_loss"][i], "final": part.arrays["final_loss"][i]},
+        "link": study.energy.link,
+    }
+    if own is not None:
+        reading = own.files.reading
+        classes = list(reading.classes) if reading.classes else None
+        card |= {"task": reading.task, "classes": classes, "reading": reading._asdict(), "alignment": None}
+    if local is None or not uses_local(method):
+        return card
+    trained = local.facts.get("trained", [True] * len(agents))
+    for agent, loss, here in zip(agents, local.arrays["loss"][i], trained, strict=True):
+        agent |= {"loss": float(loss), "model": "trained here" if here else "given"}
+    if any(trained):
+        card["local_training"] = study.local.model_dump()
+    if own is not None:
+        card["alignment"] = local.facts["alignment"][i]
+    return card
+
+
+def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger:
+    """Every method's pretraining, computation, radio and adaptation, for every seed.
+
+    A reading covers all seeds at once and is shared out evenly; its source says so.
+    """
+    ledger, chosen = Ledger(), link(study.energy.link)
+    for entry in study.methods:
+        method, part, shares = entry.build(), finished.methods[entry.name], len(study.seeds)
+        for i, seed in enumerate(study.seeds):
+            local = finished.local
+            if local is not None and uses_local(method) and local.facts["reading"] is not None:
+                flops = local.facts["flops"][i]
+                _charge_reading(ledger, entry, seed, "pretraining", local.facts["reading"], shares, flops)
+            if part.facts["computation"] is not None:
+                flops = part.facts["flops"]
+                _charge_reading(ledger, entry, seed, "computation", part.facts["computation"], shares, flops)
+            up, down = part.arrays["uplink_bits"][i], part.arrays["downlink_bits"][i]
+            same: dict[str, Any] = {"method": entry.name, "seed": seed, "agents": agents, "rounds": method.rounds}
+            charge_uplink(ledger, chosen, **same, bits_per_message=up[1:], first_bits=up[0])
+            if receives(study):
+                charge_downlink(ledger, chosen, **same, bits_per_message=down[1:], first_bits=down[0])
+            if part.facts["adaptation"] is not None:
+                tasks, flops = shares * study.evaluation.tasks, part.facts["adaptation_flops"]
+                _charge_reading(ledger, entry, seed, "adaptation", part.facts["adaptation"], tasks, flops)
+    return ledger
+
+
+def receives(study: Study) -> bool:
+    """Whether the link knows what receiving costs; the paper's link does not, and the paper does not charge it."""
+    try:
+        link(study.energy.link).receive_joules(1)
+    except InputError:
+        return False
+    return True
+
+
+def _charge_reading(
+    ledger: Ledger, entry: MethodEntry, seed: int, phase: str, reading: dict[str, Any], shares: int, flops: int | None
+) -> None:
+    what = "new task" if phase == "adaptation" else "seed"
+    ledger.add(
+        method=entry.name,
+        seed=seed,
+        phase=phase,
+        round=BEFORE_FIRST_ROUND if phase == "pretraining" else ALL_ROUNDS,
+        kind=reading["kind"],
+        source=f"{reading['source']}; one reading shared by {shares} {what}s",
+        joules=reading["joules"] / shares,
+        seconds=reading["seconds"] / shares,
+        flops=flops,
+    )
+
+
+def _evaluation(study: Study, finished: dict[str, Part]) -> Iterable[str]:
+    yield "method,seed,task,steps,loss,accuracy\n"
+    for name, part in finished.items():
+        for i, seed in enumerate(study.seeds):
+            if part.arrays["diverged"][i]:
+                continue
+            loss, accuracy = _text(part.arrays["loss"][i]), _text(part.arrays["accuracy"][i])
+            for task in range(len(loss)):
+                for k, steps in enumerate(study.evaluation.steps):
+                    yield f"{name},{seed},{task},{steps},{loss[task, k]},{accuracy[task, k]}\n"
+
+
+def _trace(study: Study, finished: dict[str, Part]) -> Iterable[str]:
+    yield ",".join(("method", "seed", "round", *Trace._fields)) + "\n"
+    for name, part in finished.items():
+        for i, seed in enumerate(study.seeds):
+            columns = [_text(part.arrays[f"trace_{field}"][i]) for field in Trace._fields]
+            for round_, values in enumerate(zip(*columns, strict=True), start=1):
+                yield f"{name},{seed},{round_},{','.join(values)}\n"
+
+
+def _paths(part: Part) -> Iterable[str]:
+    yield "method,agent,round,pc1,pc2\n"
+    for (method, agent, round_), (x, y) in zip(part.facts["rows"], _text(part.arrays["pc"]), strict=True):
+        yield f"{method},{agent},{round_},{x},{y}\n"
+
+
+def _text(values: Array) -> Array:
+    """Numbers as the shortest text that reads back as the same float32; NaN is an empty cell."""
+    text = values.astype(np.float32).astype(str).astype(object)
+    text[np.isnan(values)] = ""
+    return text
+
+
+def _put(path: Path, lines: Iterable[str]) -> None:
+    buffer = io.StringIO()
+    buffer.writelines(lines)
+    write_atomically(path, buffer.getvalue().encode(), force=True)

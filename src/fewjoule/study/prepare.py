@@ -1,0 +1,44 @@
+"""A study with its data: everything that can be wrong with files is found here, before any work begins."""
+
+from typing import NamedTuple
+
+from fewjoule.methods import Method
+from fewjoule.models.model import Model
+from fewjoule.study.families import FilesFamily
+from fewjoule.study.own import OwnAgents, read_own
+from fewjoule.study.settings import ModelSettings, Study
+from fewjoule.tasks.samples import Agents, Tasks
+
+
+class Prepared(NamedTuple):
+    """A study with everything it needs, built before the folder is touched."""
+
+    study: Study
+    model: Model
+    agents: Agents
+    tasks: Tasks | None  # None where nothing is judged
+    data: str
+    own: OwnAgents | None = None
+
+
+def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
+    """Build a study's data; a missing or corrupt file is refused here, before anything is written.
+
+    `own` are the agents' files, where they are read already.
+    """
+    seeds, family = list(study.seeds), study.family
+    if not isinstance(family, FilesFamily):
+        return Prepared(study, study.build_model(), *family.build(seeds, study.evaluation))
+    if own is None:
+        needs = any(entry.build().needs_validation for entry in study.methods)
+        own = read_own(family, study.model, seed=seeds[0], needs_validation=needs)
+    agents, tasks, data = family.build_from(own.files, seeds, study.evaluation.shots)
+    model = ModelSettings(spec=own.model.spec, init=study.model.init, loss=own.model.loss_name)
+    count = {} if tasks is None else {"tasks": len(tasks.support.mask)}  # as many new tasks as there are files
+    study = study.model_copy(update={"model": model, "evaluation": study.evaluation.model_copy(update=count)})
+    return Prepared(study, own.model, agents, tasks, data, own)
+
+
+def uses_local(method: Method) -> bool:
+    """Whether a method asks for the agents' own models."""
+    return method.start != "random" or method.needs_local
