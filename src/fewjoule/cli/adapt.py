@@ -76,7 +76,7 @@ def adapt(
     from fewjoule.models.model import check_samples
     from fewjoule.models.weights import write_model
     from fewjoule.simulate.work import adaptation_flops
-    from fewjoule.study.train import charge_reading, energy_table, with_name
+    from fewjoule.study.train import energy_table, with_name
     from fewjoule.tasks.files import read_task
     from fewjoule.training.fine_tune import FineTuned, check_settings, choose_steps, fine_tune, one_task
 
@@ -112,7 +112,7 @@ def adapt(
     with stage(f"{steps} steps of {step:g}"):
         tune()  # compiles, which no device pays for
         done, spent_there = reader.read(lambda around: around(tune), flops)
-    charge_reading(ledger, "adapt", seed, "adaptation", spent_there, flops)
+    ledger.add_reading(spent_there, method="adapt", seed=seed, phase="adaptation", flops=flops)
     _show_steps(done, loaded.model.loss_name == "cross_entropy")
     adapted = {"samples": count, "steps": steps, **settings, "from": meta.name, "loss": done.loss[-1]}
     if chosen is not None:

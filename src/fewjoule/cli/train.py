@@ -121,7 +121,7 @@ def train(
     write_model(output, given.model, run.meta, card, force=force)
     show_energy(card["energy"], energies.link)
     if energy is not None:
-        write_ledger(energy, ledger, force)
+        ledger.to_csv(energy, force=force)
         say(f"ledger: {energy}")
     say(f"meta-model: {output}")
     if report is not None:
@@ -136,21 +136,11 @@ def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
     say(f"energy, all agents together (radio link {link!r}):" if link else "energy:")
     keys = ("phase", "kind", "joules", "seconds", "bits", "flops")
     table(("phase", "kind", "joules", "seconds", "bits", "FLOPs"), [[row.get(k) for k in keys] for row in rows])
-    from fewjoule.study.train import receiving_is_known
+    from fewjoule.energy import knows_receiving
+    from fewjoule.energy import link as named_link
 
-    if link and not receiving_is_known(link):
+    if link and not knows_receiving(named_link(link)):
         say("the downlink is not charged: this link does not say what receiving costs")
-
-
-def write_ledger(path: Path, ledger: Any, force: bool) -> None:
-    """Write a ledger whole or not at all."""
-    import tempfile
-
-    from fewjoule.files import write_atomically
-
-    with tempfile.TemporaryDirectory() as folder:
-        ledger.to_csv(Path(folder) / "energy.csv")
-        write_atomically(path, (Path(folder) / "energy.csv").read_bytes(), force=force)
 
 
 def _show_agents(found: Any, given: Any) -> None:

@@ -13,15 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fewjoule.energy import (
-    ALL_ROUNDS,
-    BEFORE_FIRST_ROUND,
-    Ledger,
-    charge_downlink,
-    charge_uplink,
-    link,
-)
-from fewjoule.errors import InputError
+from fewjoule.energy import Ledger, charge_radio, link
 from fewjoule.files import write_atomically
 from fewjoule.models.model import Model
 from fewjoule.models.weights import write_model
@@ -52,7 +44,7 @@ def write_results(
     """The files that a simulated and a federated run have in common."""
     _put(folder / "evaluation.csv", _evaluation(study, finished))
     _put(folder / "trace.csv", _trace(study, finished))
-    ledger.to_csv(folder / "energy.csv")
+    ledger.to_csv(folder / "energy.csv", force=True)
     write_atomically(folder / "summary.json", (json.dumps(summary, indent=1) + "\n").encode(), force=True)
     (folder / "meta").mkdir(exist_ok=True)
     for entry in study.methods:
@@ -68,49 +60,29 @@ def charge_method(ledger: Ledger, study: Study, entry: MethodEntry, agents: Agen
     A reading covers all seeds at once and is shared out evenly; its source says so.
     """
     method, seeds = entry.build(), study.seeds
-    chosen = link(study.energy.link)
     for i, seed in enumerate(seeds):
+        about: dict[str, Any] = {"method": entry.name, "seed": seed}
+        each_seed: dict[str, Any] = {**about, "shares": len(seeds), "of": "seed"}
         if (method.start != "random" or method.needs_local) and local.facts["reading"] is not None:
             flops = local.facts["flops"][i]
-            _charge_reading(ledger, entry, seed, "pretraining", local.facts["reading"], len(seeds), flops)
+            ledger.add_reading(local.facts["reading"], **each_seed, phase="pretraining", flops=flops)
         if part.facts["computation"] is not None:
-            _charge_reading(
-                ledger, entry, seed, "computation", part.facts["computation"], len(seeds), part.facts["flops"]
-            )
+            ledger.add_reading(part.facts["computation"], **each_seed, phase="computation", flops=part.facts["flops"])
         up, down = part.arrays["uplink_bits"][i], part.arrays["downlink_bits"][i]
-        same: dict[str, Any] = {"method": entry.name, "seed": seed, "agents": agents.names, "rounds": method.rounds}
-        charge_uplink(ledger, chosen, **same, bits_per_message=up[1:], first_bits=up[0])
-        if receives(study):
-            charge_downlink(ledger, chosen, **same, bits_per_message=down[1:], first_bits=down[0])
-        share = len(seeds) * study.evaluation.tasks
-        _charge_reading(
-            ledger, entry, seed, "adaptation", part.facts["adaptation"], share, part.facts["adaptation_flops"]
-        )
+        charge_radio(ledger, link(study.energy.link), **about, agents=agents.names, uplink_bits=up, downlink_bits=down)
+        charge_adaptation(ledger, study, part, **about)
 
 
-def receives(study: Study) -> bool:
-    """Whether the link knows what receiving costs; the paper's link does not, and the paper does not charge it."""
-    try:
-        link(study.energy.link).receive_joules(1)
-    except InputError:
-        return False
-    return True
-
-
-def _charge_reading(
-    ledger: Ledger, entry: MethodEntry, seed: int, phase: str, reading: dict[str, Any], shares: int, flops: int | None
-) -> None:
-    what = "new task" if phase == "adaptation" else "seed"
-    ledger.add(
-        method=entry.name,
+def charge_adaptation(ledger: Ledger, study: Study, part: Part, *, method: str, seed: int) -> None:
+    """One new task's share of the reading over all seeds and all new tasks."""
+    ledger.add_reading(
+        part.facts["adaptation"],
+        method=method,
         seed=seed,
-        phase=phase,
-        round=BEFORE_FIRST_ROUND if phase == "pretraining" else ALL_ROUNDS,
-        kind=reading["kind"],
-        source=f"{reading['source']}; one reading shared by {shares} {what}s",
-        joules=reading["joules"] / shares,
-        seconds=reading["seconds"] / shares,
-        flops=flops,
+        phase="adaptation",
+        shares=len(study.seeds) * study.evaluation.tasks,
+        of="new task",
+        flops=part.facts["adaptation_flops"],
     )
 
 

@@ -4,7 +4,6 @@ Each stage is one function, so that the command line can say what it found befor
 """
 
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.energy import ALL_ROUNDS, BEFORE_FIRST_ROUND, Ledger, Row, charge_downlink, charge_uplink
+from fewjoule.energy import Ledger, charge_radio
 from fewjoule.energy import link as named_link
 from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning, InputError
@@ -93,7 +92,7 @@ def local_models(
                 )
             vectors[i] = vector
         flops = training_flops(model, rest, np.asarray(local.steps)[None], **settings.work())[0]
-        charge_reading(ledger, name, seed, "pretraining", meter.of_flops(reading, flops), flops)
+        ledger.add_reading(meter.of_flops(reading, flops), method=name, seed=seed, phase="pretraining", flops=flops)
     models = jnp.stack([vectors[i] for i in range(len(agents))])
     losses = np.asarray(jax.jit(jax.vmap(model.loss))(models, agents.data.train))
     return LocalModels(models, losses, tuple(i in missing for i in range(len(agents))))
@@ -116,23 +115,12 @@ def run_method(
             f"to {float(run.final_loss):.3g}; lower its step, as in --set step=0.001, or its rounds."
         )
     if method.rounds:
-        charge_reading(ledger, name, seed, "computation", reading, flops)
-    chosen = named_link(link)
-    same: dict[str, Any] = {"method": name, "seed": seed, "agents": agents.names, "rounds": method.rounds}
-    up, down = run.uplink_bits, run.downlink_bits
-    charge_uplink(ledger, chosen, **same, bits_per_message=up[1:], first_bits=up[0])
-    if receiving_is_known(link):
-        charge_downlink(ledger, chosen, **same, bits_per_message=down[1:], first_bits=down[0])
+        ledger.add_reading(reading, method=name, seed=seed, phase="computation", flops=flops)
+    charge_radio(
+        ledger, named_link(link), method=name, seed=seed, agents=agents.names,
+        uplink_bits=run.uplink_bits, downlink_bits=run.downlink_bits,
+    )  # fmt: skip
     return run
-
-
-def receiving_is_known(link: str) -> bool:
-    """Whether the link knows what receiving costs; where it does not, the downlink is not on the ledger."""
-    try:
-        named_link(link).receive_joules(1)
-    except InputError:
-        return False
-    return True
 
 
 def model_card(
@@ -162,25 +150,13 @@ def model_card(
 
 
 def energy_table(ledger: Ledger) -> list[dict[str, Any]]:
-    """Joules, seconds, bits and FLOPs by phase and kind; kinds are never added up.
-
-    Agents send at the same time, so the seconds of a phase are those of the agent that takes longest.
-    """
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in ledger:
-        groups.setdefault((row.phase, row.kind), []).append(row)
+    """Joules, seconds, bits and FLOPs by phase and kind, those that are known; kinds are never added up."""
     table = []
-    for (phase, kind), rows in groups.items():
-        cell: dict[str, Any] = {"phase": phase, "kind": kind, "source": rows[0].source}
-        for key in ("joules", "bits", "flops"):
-            known = [getattr(row, key) for row in rows if getattr(row, key) is not None]
-            cell |= {key: sum(known)} if known else {}
-        by_agent: dict[str, float] = {}
-        for row in rows:
-            if row.seconds is not None:
-                by_agent[row.agent] = by_agent.get(row.agent, 0.0) + row.seconds
-        cell |= {"seconds": max(by_agent.values())} if by_agent else {}
-        table.append(cell)
+    for spent in ledger.spent():
+        counts = {"bits": spent.bits, "flops": spent.flops}
+        whole = {key: int(count) for key, count in counts.items() if count is not None}
+        cell = {"phase": spent.phase, "kind": spent.kind, "source": spent.sources[0], "joules": spent.joules} | whole
+        table.append(cell if spent.seconds is None else cell | {"seconds": spent.seconds})
     return table
 
 
@@ -190,23 +166,6 @@ def with_name(path: Path, check: Any, *arguments: Any) -> None:
         check(*arguments)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def charge_reading(
-    ledger: Ledger, name: str, seed: int, phase: str, reading: Mapping[str, Any], flops: int | None
-) -> None:
-    """Put one reading of a meter, over all agents and rounds, on the ledger."""
-    ledger.add(
-        method=name,
-        seed=seed,
-        phase=phase,
-        round=BEFORE_FIRST_ROUND if phase == "pretraining" else ALL_ROUNDS,
-        kind=reading["kind"],
-        source=reading["source"],
-        joules=reading["joules"],
-        seconds=reading["seconds"],
-        flops=flops,
-    )
 
 
 def _outputs(folder: Folder) -> int:
