@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from fewjoule import files
 from fewjoule.cli import app, doctor
-from fewjoule.energy import NoMeterError, choice
+from fewjoule.energy import NoMeterError, metering
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def run(monkeypatch, tmp_path):
     def absent():
         raise NoMeterError("no accelerator in this test.")
 
-    monkeypatch.setattr(choice, "ZeusMeter", absent)
+    monkeypatch.setattr(metering, "ZeusMeter", absent)
     monkeypatch.setattr(doctor, "_small_run", lambda: "left out in this test")
     monkeypatch.setattr(files, "use_compile_cache", lambda: files.cache_dir() / "jax")  # a global setting
     monkeypatch.setenv("FEWJOULE_CACHE", str(tmp_path / "cache"))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from fewjoule import cli, files
-from fewjoule.cli.settings import sections
 from fewjoule.energy import Ledger
 from fewjoule.models.nets import logistic, mlp
 from fewjoule.models.weights import read_card, read_model, write_model
@@ -165,18 +165,28 @@ QUICK = ("--model", "mlp:1-8-1", "--local-steps", 20, "--set", "rounds=2", "--se
 def test_settings_come_from_a_study_file_and_flags_win(fewjoule: Command, tmp_path: Path) -> None:
     study = tmp_path / "mine.toml"
     study.write_text('[model]\nspec = "mlp:1-4-1"\ninit = "he"\n[local]\nmax_steps = 7\n[energy]\nlink = "wifi"\n')
-    none = {"model": None, "local": {"max_steps": None}, "energy": {"link": None}}
-    spec, init, local, energy = sections(str(study), **none)
-    assert (spec, init, local.max_steps, energy.link) == ("mlp:1-4-1", "he", 7, "wifi")
-    spec, init, local, energy = sections(str(study), model="mlp:1-5-1", local={"max_steps": 9}, energy={"link": "lte"})
-    assert (spec, init, local.max_steps, energy.link) == ("mlp:1-5-1", "he", 9, "lte")
-    assert sections("sinusoid", **none)[0] == "mlp:1-40-40-1"
-    assert sections(None, **none)[0] is None
-    study.write_text('[model]\nspec = "mlp:1-4-1"\nspeck = 1\n')
     sinusoids(tmp_path / "agents")
-    code, _, err = fewjoule("train", tmp_path / "agents", "--study", study, "-o", tmp_path / "n")
+    train = ("train", tmp_path / "agents", "--study", study, "--method", "average")
+
+    def card(*flags: object) -> dict[str, Any]:
+        code, _, err = fewjoule(*train, "-o", tmp_path / "m", "--force", *flags)
+        assert code == 0, err
+        found = read_card(tmp_path / "m")
+        assert found is not None
+        return found
+
+    own = card()
+    assert (own["model"], own["local_training"]["max_steps"], own["link"]) == ("mlp:1-4-1", 7, "wifi")
+    own = card("--model", "mlp:1-5-1", "--local-steps", 9, "--link", "lte")
+    assert (own["model"], own["local_training"]["max_steps"], own["link"]) == ("mlp:1-5-1", 9, "lte")
+    study.write_text('[model]\nspec = "mlp:1-4-1"\nspeck = 1\n')
+    code, _, err = fewjoule(*train, "-o", tmp_path / "n")
     assert code == 2
-    assert "mine.toml: [model]: speck" in err
+    assert "mine.toml: unknown key 'speck' in [model]; did you mean 'spec'?" in err
+    study.write_text("[local]\nmax_steps = 7\n")
+    code, _, err = fewjoule(*train, "-o", tmp_path / "n")
+    assert code == 2
+    assert "mine.toml has no [model]" in err
 
 
 def test_a_method_that_needs_held_out_samples_gets_them(fewjoule: Command, tmp_path: Path) -> None:
@@ -184,11 +194,11 @@ def test_a_method_that_needs_held_out_samples_gets_them(fewjoule: Command, tmp_p
     common = ("train", tmp_path / "agents", "--model", "mlp:1-4-1", "--method", "maml", "-o", tmp_path / "m")
     code, _, err = fewjoule(*common, "--validation", 0)
     assert code == 2
-    assert "maml needs held-out samples" in err
+    assert "the method needs held-out samples" in err
     assert "--validation 0.2" in err
     code, out, err = fewjoule(*common, "--local-steps", 5, "--local-step", 1e9)
     assert code == 2
-    assert "a2.npz: local training diverged at step 1e+09; lower --local-step." in err
+    assert "a2.npz: local training diverged at step 1e+09; lower --local-step" in err
     assert ["a2.npz", "24", "6"] in [line.split()[:3] for line in out.splitlines()]
     assert not (tmp_path / "m").exists()
 

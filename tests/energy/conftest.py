@@ -1,6 +1,6 @@
 import pytest
 
-from fewjoule.energy import NoMeterError, choice
+from fewjoule.energy import NoMeterError, metering
 
 
 @pytest.fixture
@@ -10,4 +10,4 @@ def no_accelerator(monkeypatch):
     def absent():
         raise NoMeterError("no accelerator in this test.")
 
-    monkeypatch.setattr(choice, "ZeusMeter", absent)
+    monkeypatch.setattr(metering, "ZeusMeter", absent)

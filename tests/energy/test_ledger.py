@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fewjoule.energy import ALL_AGENTS, KINDS, PHASES, Ledger, Row, charge_downlink, charge_uplink, link
+from fewjoule.energy import ALL_AGENTS, KINDS, PHASES, Ledger, Row, charge_radio, knows_receiving, link
 from fewjoule.errors import InputError
 
 RUN = {"method": "meta_backward", "seed": 0}
@@ -16,16 +16,7 @@ RUN = {"method": "meta_backward", "seed": 0}
 
 def paper_run(**settings):
     ledger = Ledger()
-    charge_uplink(
-        ledger,
-        link("paper"),
-        **RUN,
-        agents=["a", "b", "c"],
-        rounds=50,
-        bits_per_message=32 * 1761,
-        first_bits=32 * 1761,
-        **settings,
-    )
+    charge_radio(ledger, link("paper"), **RUN, agents=["a", "b", "c"], uplink_bits=[32 * 1761] * 51, **settings)
     return ledger
 
 
@@ -51,25 +42,45 @@ def test_rows_summed_over_rounds_cost_the_same():
 
 
 def test_bits_may_differ_by_round_and_agent_and_silence_has_no_row():
-    bits = np.array([[100, 0], [50, 25]])
+    bits = np.array([[0, 0], [100, 0], [50, 25]])
     ledger = Ledger()
-    charge_uplink(ledger, link("paper"), **RUN, agents=["a", "b"], rounds=2, bits_per_message=bits)
+    charge_radio(ledger, link("paper"), **RUN, agents=["a", "b"], uplink_bits=bits)
     assert [(row.agent, row.round, row.bits) for row in ledger] == [("a", 1, 100), ("a", 2, 50), ("b", 2, 25)]
     by_round = Ledger()
-    charge_uplink(by_round, link("paper"), **RUN, agents=["a", "b"], rounds=2, bits_per_message=[10, 20])
-    assert [row.bits for row in by_round] == [10, 10, 20, 20]
-    with pytest.raises(InputError, match="shape"):
-        charge_uplink(ledger, link("paper"), **RUN, agents=["a", "b"], rounds=3, bits_per_message=bits)
+    charge_radio(by_round, link("paper"), **RUN, agents=["a", "b"], uplink_bits=[0, 10, 20])
+    assert [(row.round, row.bits) for row in by_round] == [(1, 10), (1, 10), (2, 20), (2, 20)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"agents": ["a", "b", "c"]}, "shape"),
+        ({"uplink_bits": 100}, "shape"),
+        ({"uplink_bits": ["many"]}, "bits must be numbers"),
+        ({"uplink_bits": [-1]}, "bits must be a finite number of at least 0"),
+        ({"agents": ["a", "a"]}, "different names"),
+        ({"agents": "ab"}, "different names"),
+    ],
+)
+def test_a_wrong_charge_is_refused_and_leaves_no_row(change, message):
+    ledger = Ledger()
+    good = {**RUN, "agents": ["a", "b"], "uplink_bits": np.array([[0, 0], [100, 50]])}
+    with pytest.raises(InputError, match=message):
+        charge_radio(ledger, link("paper"), **(good | change))
+    assert len(ledger) == 0
 
 
 def test_downlink_needs_a_receive_power():
-    ledger = Ledger()
-    charge = {**RUN, "agents": ["a"], "rounds": 2, "bits_per_message": 32 * 1761}
+    ledger, paper = Ledger(), link("paper")
+    charge = {**RUN, "agents": ["a"], "uplink_bits": [0, 0, 0], "downlink_bits": [0, 32 * 1761, 32 * 1761]}
     with pytest.raises(InputError, match="receive_watts"):
-        charge_downlink(ledger, link("paper"), **charge)
+        paper.receive_joules(32 * 1761)
+    assert not knows_receiving(paper)
+    charge_radio(ledger, paper, **charge)
     assert len(ledger) == 0
-    charge_downlink(ledger, link("paper", receive_watts=0.1), **charge)
+    charge_radio(ledger, link("paper", receive_watts=0.1), **charge)
     assert ledger.total(phase="downlink") == pytest.approx(2 * 0.1 * 4.854, abs=1e-3)
+    assert [row.round for row in ledger] == [1, 2]
 
 
 def example():
@@ -89,6 +100,59 @@ def test_kinds_are_added_up_only_on_the_word():
     assert ledger.total(mix_kinds=True) == pytest.approx(apart)
     assert ledger.by_kind() == {"measured": 43.25, "analytic": pytest.approx(1456.2 + 29.1, abs=0.1)}
     assert ledger.total(kind="modelled") == 0
+
+
+def test_a_round_takes_as_long_as_its_slowest_agent():
+    ledger = Ledger()
+    radio = {"method": "m", "phase": "uplink", "kind": "analytic", "source": "s", "bits": 8}
+    for seed, agent, round_, seconds in [
+        (0, "a", 1, 1.0), (0, "b", 1, 4.0), (0, "a", 2, 3.0), (0, "a", 2, 3.0), (0, "b", 2, 5.0), (1, "a", 1, 2.0),
+    ]:  # fmt: skip
+        ledger.add(**radio, seed=seed, agent=agent, round=round_, seconds=seconds, joules=0.5)
+    (spent,) = ledger.spent(seeds=2)
+    assert spent.seconds == (4 + 6 + 2) / 2  # a sends twice in round 2, and so later than b
+    assert (spent.joules, spent.bits, spent.flops, spent.sources) == (1.5, 24, None, ("s",))
+
+
+def test_spending_is_by_method_phase_and_kind():
+    ledger = example()
+    ledger.add(method="other", seed=0, phase="computation", kind="modelled", source="x", joules=1.0)
+    keys = [(s.method, s.phase, s.kind) for s in ledger.spent()]
+    assert keys == [
+        ("meta_backward", "pretraining", "measured"),
+        ("meta_backward", "computation", "measured"),
+        ("meta_backward", "uplink", "analytic"),
+        ("other", "computation", "modelled"),
+    ]
+    assert ledger.spent()[2].seconds == pytest.approx(51 * link("paper").seconds(32 * 1761))
+    assert ledger.spent()[3].seconds is None
+
+
+def test_a_reading_is_shared_out_and_says_so():
+    ledger, reading = Ledger(), {"joules": 6.0, "seconds": 3.0, "kind": "modelled", "source": "CPU time"}
+    whole = ledger.add_reading(reading, **RUN, phase="pretraining", flops=7)
+    part = ledger.add_reading(reading, **RUN, phase="computation", shares=3, of="seed")
+    assert (whole.joules, whole.seconds, whole.flops, whole.round, whole.source) == (6.0, 3.0, 7, 0, "CPU time")
+    assert (part.joules, part.seconds, part.flops, part.round) == (2.0, 1.0, None, -1)
+    assert part.source == "CPU time; one reading shared by 3 seeds"
+
+
+def test_rows_are_chosen_by_known_columns():
+    with pytest.raises(InputError, match="did you mean 'phase'"):
+        example().select(phas="uplink")
+    with pytest.raises(InputError, match="did you mean 'uplink'"):
+        example().select(phase=["uplnk"])
+    assert example().select(phase=None) == example()
+
+
+def test_a_file_is_replaced_only_on_the_word(tmp_path):
+    path = tmp_path / "energy.csv"
+    path.write_text("mine")
+    with pytest.raises(InputError, match="not overwritten"):
+        example().to_csv(path)
+    assert path.read_text() == "mine"
+    example().to_csv(path, force=True)
+    assert Ledger.from_csv(path) == example()
 
 
 def test_pretraining_is_shown_left_out_and_included():

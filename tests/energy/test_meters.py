@@ -18,7 +18,7 @@ from fewjoule.energy import (
     device,
     measure,
 )
-from fewjoule.energy import machine as machine_module
+from fewjoule.energy import powercap as powercap_module
 from fewjoule.errors import InputError
 
 
@@ -110,9 +110,9 @@ def test_require_measured_fails_with_reason_and_cure(tmp_path, no_accelerator):
     ],
 )
 def test_the_cure_fits_the_machine(tmp_path, monkeypatch, no_accelerator, virtual, container, system, cure):
-    monkeypatch.setattr(machine_module, "in_virtual_machine", lambda: virtual)
-    monkeypatch.setattr(machine_module, "in_container", lambda: container)
-    monkeypatch.setattr(machine_module.platform, "system", lambda: system)
+    monkeypatch.setattr(powercap_module, "in_virtual_machine", lambda: virtual)
+    monkeypatch.setattr(powercap_module, "in_container", lambda: container)
+    monkeypatch.setattr(powercap_module.platform, "system", lambda: system)
     with pytest.raises(NoMeterError, match=cure):
         auto(powercap=tmp_path, require_measured=True)
 

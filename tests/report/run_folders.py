@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fewjoule.energy import LINKS, Ledger, charge_uplink
+from fewjoule.energy import LINKS, Ledger, charge_radio
 
 WEIGHTS = {"loss": 1761, "accuracy": 6442}
 AGENTS = {"loss": ["amplitude 2", "amplitude 6", "amplitude 10"], "accuracy": ["digits 012", "digits 789"]}
@@ -126,10 +126,8 @@ def _charge(ledger: Ledger, name: str, row: tuple[Any, ...], metric: str, seeds:
                 **about, phase="computation", kind="modelled", source="CPU time x 15 W",
                 joules=15 * row[6], seconds=row[6], flops=row[2] * 10**8,
             )  # fmt: skip
-        charge_uplink(
-            ledger, LINKS["paper"], method=name, seed=seed, agents=agents, rounds=row[2], bits_per_message=bits,
-            first_bits=first,
-        )  # fmt: skip
+        sent = np.array([first, *[[bits] * len(agents)] * row[2]])
+        charge_radio(ledger, LINKS["paper"], **about, agents=agents, uplink_bits=sent)
         ledger.add(**about, phase="adaptation", kind="modelled", source="CPU time x 15 W", joules=1.2, seconds=0.08)
 
 

@@ -38,7 +38,7 @@ def test_the_built_in_studies_hold_the_papers_settings_and_the_mandatory_control
             assert (settings["rounds"], settings["inner_steps"]) == (x, y)
             assert (settings["regularisation"], settings["cg_steps"]) == (2.0, 5)
     assert {"average", "local", "random", "fedsgd", "fedavg-5x100", "reptile-50x50", "fomaml", "maml"} <= set(methods)
-    assert study.model.build().size == {"sinusoid": 1761, "mnist": 6442}[name]
+    assert study.build_model().size == {"sinusoid": 1761, "mnist": 6442}[name]
     assert study.evaluation.tasks == {"sinusoid": 500, "mnist": 100}[name]
     assert study.evaluation.shots == {"sinusoid": 40, "mnist": 10}[name]
 

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from fewjoule import InputError, adapt
-from fewjoule.cli.predictions import cdf_table, quantile_rows
+from fewjoule.cli.adapt import step_grid
+from fewjoule.cli.evaluate import cdf_table, quantile_rows
 from fewjoule.models.nets import mlp
 from fewjoule.tasks.samples import Samples, stack
-from fewjoule.training.fine_tune import choose_steps, fine_tune, one_task, step_grid
+from fewjoule.training.adapt import choose_steps, one_task
 
 MODEL = mlp([1, 5, 1])
 META = MODEL.init(jax.random.key(3))
@@ -20,25 +21,40 @@ def samples(rows: np.ndarray) -> Samples:
     return Samples(stacked.x[0], stacked.y[0], stacked.mask[0])
 
 
-def test_every_step_is_that_of_the_adaptation_of_many_tasks() -> None:
+def losses(support: Samples, query: Samples, steps: range, step: float) -> np.ndarray:
+    return adapt(MODEL, META, one_task(support, query), steps=steps, step=step).loss[0]
+
+
+def test_many_numbers_of_steps_in_one_loop_are_those_of_few() -> None:
+    """Equal distances take another program than a short list does."""
     support, query = samples(np.arange(4)), samples(np.arange(2, 6))
-    done = fine_tune(MODEL, META, support, query, steps=7, step=0.1)
-    expected = adapt(MODEL, META, one_task(support, query), steps=range(8), step=0.1, keep_models=True)
-    assert expected.models is not None
-    np.testing.assert_allclose(done.test_loss, expected.loss[0], rtol=1e-5)
-    np.testing.assert_allclose(done.vector, expected.models[0], rtol=1e-5, atol=1e-6)
-    assert done.loss[-1] < done.loss[0]
+    task = one_task(support, query)
+    many = adapt(MODEL, META, task, steps=range(1, 20, 2), step=0.1, keep_models=True)
+    longer = adapt(MODEL, META, task, steps=range(1, 40, 2), step=0.1)
+    few = adapt(MODEL, META, task, steps=[1, 3, 19], step=0.1, keep_models=True)
+    np.testing.assert_allclose(longer.loss[0][[0, 1, 9]], few.loss[0], rtol=1e-5)
+    np.testing.assert_allclose(many.loss[0], longer.loss[0][:10], rtol=1e-5)
+    assert many.models is not None
+    assert few.models is not None
+    np.testing.assert_allclose(many.models, few.models, rtol=1e-5, atol=1e-6)
+    assert few.loss[0, -1] < few.loss[0, 0]
+
+
+def test_every_step_is_that_of_a_plain_loop() -> None:
+    support, query = samples(np.arange(4)), samples(np.arange(2, 6))
+    vector, plain = META, [float(MODEL.loss(META, query))]
+    for _ in range(15):
+        vector = vector - 0.1 * jax.grad(MODEL.loss)(vector, support)
+        plain.append(float(MODEL.loss(vector, query)))
+    np.testing.assert_allclose(losses(support, query, range(16), 0.1), plain, rtol=1e-5)
 
 
 def test_leaving_one_out_is_a_loop_over_samples() -> None:
     everything = np.arange(6)
-    losses = [
-        fine_tune(
-            MODEL, META, samples(np.delete(everything, i)), samples(everything[i : i + 1]), steps=20, step=0.3
-        ).test_loss
-        for i in everything
+    each = [
+        losses(samples(np.delete(everything, i)), samples(everything[i : i + 1]), range(21), 0.3) for i in everything
     ]
-    mean = np.mean(losses, axis=0)
+    mean = np.mean(each, axis=0)
     choice = choose_steps(MODEL, META, samples(everything), most=20, by="leave-one-out", step=0.3)
     np.testing.assert_allclose(choice.loss, mean, rtol=1e-4)
     assert choice.steps == int(mean.argmin())
@@ -48,7 +64,7 @@ def test_a_validation_share_is_held_out_once() -> None:
     choice = choose_steps(MODEL, META, samples(np.arange(6)), most=5, by="validation", step=0.1, share=0.3, seed=1)
     rows = np.random.default_rng(1).permutation(6)
     held, fit = np.sort(rows[:2]), np.sort(rows[2:])
-    expected = fine_tune(MODEL, META, samples(fit), samples(held), steps=5, step=0.1).test_loss
+    expected = losses(samples(fit), samples(held), range(6), 0.1)
     np.testing.assert_allclose(choice.loss, expected, rtol=1e-4)
 
 
@@ -58,8 +74,6 @@ def test_what_cannot_be_chosen_is_said() -> None:
         choose_steps(MODEL, META, one, most=5, by="leave-one-out", step=0.1)
     with pytest.raises(InputError, match="share must be above 0"):
         choose_steps(MODEL, META, samples(np.arange(6)), most=5, by="validation", step=0.1, share=1.0)
-    with pytest.raises(InputError, match="steps must be at least 0"):
-        fine_tune(MODEL, META, one, None, steps=-1, step=0.1)
     assert step_grid(12) == (0, 1, 2, 3, 5, 7, 10, 12)
     assert step_grid(0) == (0,)
 

@@ -6,7 +6,19 @@ from typing import Annotated, Any
 import typer
 
 from fewjoule.cli.options import (
-    DeviceName, DivideBy, Force, Layout, Loss, MeterName, ModelFile, Optimiser, Spec, Step, Target, load, reading_of,
+    DeviceName,
+    DivideBy,
+    Force,
+    Layout,
+    Loss,
+    MeterName,
+    ModelFile,
+    Optimiser,
+    Spec,
+    Step,
+    Target,
+    load,
+    reading_of,
     writable,
 )  # fmt: skip
 from fewjoule.cli.screen import say, show_energy, stage, table
@@ -35,11 +47,12 @@ def adapt(
     """Fine-tune META to a new task from a few samples."""
     import numpy as np
 
-    from fewjoule.energy import Ledger, energy_table
+    from fewjoule.energy import Ledger
     from fewjoule.errors import InputError, positive, positive_int
     from fewjoule.models.model import check_samples
     from fewjoule.models.weights import write_model
     from fewjoule.simulate.work import adaptation_flops
+    from fewjoule.study.outputs import energy_table
     from fewjoule.study.settings import EnergySettings
     from fewjoule.tasks.files import read_task
     from fewjoule.training.adapt import adapt as fine_tune
@@ -98,7 +111,7 @@ def adapt(
     if held is not None:
         adapted["test_loss"] = curves["held-out "].loss[0, -1]
     ledger = Ledger()
-    ledger.add(method="adapt", seed=seed, phase="adaptation", flops=flops, **spent)
+    ledger.add_reading(spent, method="adapt", seed=seed, phase="adaptation", flops=flops)
     energy = energy_table(ledger)
     card = {**loaded.card, "reading": reading._asdict(), "adapted": adapted}
     card["energy"] = [*(loaded.card.get("energy") or []), *energy]

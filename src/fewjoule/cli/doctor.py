@@ -118,7 +118,7 @@ def _small_run() -> str:
     """Two agents, two rounds, a link and a meter: every part that a study needs, in a second or two."""
     import numpy as np
 
-    from fewjoule.energy import CpuTimeMeter, Ledger, charge_uplink, device, link
+    from fewjoule.energy import CpuTimeMeter, Ledger, charge_radio, device, link
     from fewjoule.methods import method
     from fewjoule.models.nets import mlp
     from fewjoule.simulate.simulate import simulate
@@ -133,10 +133,7 @@ def _small_run() -> str:
     if not np.isfinite(np.asarray(run.meta)).all():
         raise InputError("two rounds of FedSGD gave numbers that are not finite; JAX does not compute rightly here.")
     ledger = Ledger()
-    bits = 32 * model.size
-    charge_uplink(
-        ledger, link("paper"), method="fedsgd", seed=0, agents=list(agents.names), rounds=2, bits_per_message=bits
-    )
+    charge_radio(ledger, link("paper"), method="fedsgd", seed=0, agents=agents.names, uplink_bits=run.uplink_bits)
     return (
         f"works: compiled and run in {spent.seconds:.1f} s; its four messages cost {ledger.total():.3g} J on the "
         "paper's link"

@@ -9,7 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from fewjoule.cli.options import (
-    DivideBy, Force, Layout, Loss, ModelFile, Optimiser, Shots, Spec, Step, Steps, Target, load, reading_of, step_list,
+    DivideBy,
+    Force,
+    Layout,
+    Loss,
+    ModelFile,
+    Optimiser,
+    Shots,
+    Spec,
+    Step,
+    Steps,
+    Target,
+    load,
+    reading_of,
+    step_list,
     writable,
 )  # fmt: skip
 from fewjoule.cli.screen import say, short, stage, table

@@ -44,8 +44,8 @@ def reading_of(loaded: Any, target: str | None, divide_by: float | None) -> Any:
     known = dict(loaded.card.get("reading") or {})
     known = {key: tuple(v) if isinstance(v, list) else v for key, v in known.items() if key in Reading._fields}
     known["task"] = "regression" if loaded.model.loss_name == "mse" else "classification"
-    changes = {"target": target, "divide_by": divide_by}
-    return Reading(**known)._replace(**{key: value for key, value in changes.items() if value is not None})
+    changes: dict[str, Any] = {"target": target, "divide_by": divide_by}
+    return Reading(**known | {key: value for key, value in changes.items() if value is not None})
 
 
 def writable(*paths: Path | None, force: bool) -> None:

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from fewjoule.cli.options import (
-    DivideBy, Force, Layout, Loss, ModelFile, Spec, Target, load, reading_of, writable,
+    DivideBy,
+    Force,
+    Layout,
+    Loss,
+    ModelFile,
+    Spec,
+    Target,
+    load,
+    reading_of,
+    writable,
 )  # fmt: skip
 from fewjoule.cli.screen import say, short
 from fewjoule.errors import InputError

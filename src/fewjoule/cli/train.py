@@ -48,10 +48,9 @@ def train(
     """Train a meta-model over the agents in FOLDER."""
     from fewjoule import files
     from fewjoule.cli.progress import progress
-    from fewjoule.energy import energy_table
     from fewjoule.methods import method as named_method
     from fewjoule.models.weights import write_model
-    from fewjoule.study.outputs import model_card
+    from fewjoule.study.outputs import energy_table, model_card
     from fewjoule.study.own import own_study, read_own
     from fewjoule.study.parts import new_folder
     from fewjoule.study.prepare import prepare
@@ -99,9 +98,7 @@ def train(
         changes = {"weights": own.model.size, **known, **changes}
     if tasks is not None:
         read_tasks(tasks, own.files.reading, shots=shots)  # says which file lacks x_test where shots are not given
-    prepared = prepare(
-        own_study(tables, folder=folder, method=method, settings=changes, seed=seed, where=where), own
-    )
+    prepared = prepare(own_study(tables, folder=folder, method=method, settings=changes, seed=seed, where=where), own)
     files.use_compile_cache()
     _show_agents(own)
 
@@ -121,8 +118,8 @@ def train(
     start, final = float(part.arrays["start_loss"][0]), float(part.arrays["final_loss"][0])
     if part.arrays["diverged"][0]:
         raise InputError(
-            f"{folder}: {method} diverged, the agents' loss went from {start:.3g} to {final:.3g}; lower its step, as in "
-            "--set step=0.001, or its rounds."
+            f"{folder}: {method} diverged, the agents' loss went from {start:.3g} to {final:.3g}; lower its step, as "
+            "in --set step=0.001, or its rounds."
         )
     say(f"mean loss on the agents' samples: {start:.4g} at the start, {final:.4g} now")
     ledger = ledger.select(method=method, phase=("pretraining", "computation", "uplink", "downlink"))

@@ -14,15 +14,22 @@ Sums are per kind. Adding different kinds up needs the word `mix_kinds=True`.
 """
 
 import csv
+import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypedDict, Unpack
 
+from fewjoule.energy.limits import AMOUNT
 from fewjoule.errors import InputError, unknown
+from fewjoule.files import write_atomically
 
 KINDS = ("measured", "modelled", "analytic")
 PHASES = ("pretraining", "computation", "uplink", "downlink", "adaptation")
+TRAINING = ("computation", "uplink", "downlink")
+"""The phases a method is charged for; pretraining (the local models exist already) and adaptation stand apart."""
+RADIO = ("uplink", "downlink")
 ALL_AGENTS = "all"
 BEFORE_FIRST_ROUND = 0
 ALL_ROUNDS = -1
@@ -50,6 +57,33 @@ class Line(NamedTuple):
     phase: str
     kind: str
     joules: float
+
+
+class Spent(NamedTuple):
+    """What a method spent in one phase, as known in one way: means over the seeds, all agents together.
+
+    `seconds` is the time that passes. What nobody knows is None. `sources` are in the order of the ledger.
+    """
+
+    method: str
+    phase: str
+    kind: str
+    joules: float
+    seconds: float | None
+    bits: float | None
+    flops: float | None
+    sources: tuple[str, ...]
+
+
+class Wanted(TypedDict, total=False):
+    """What rows may be chosen by; None is as good as not given."""
+
+    method: str | None
+    seed: int | None
+    agent: str | None
+    round: int | None
+    phase: str | Iterable[str] | None
+    kind: str | None
 
 
 class Ledger:
@@ -86,10 +120,8 @@ class Ledger:
         flops: int | float | None = None,
     ) -> Row:
         """Put one amount on the ledger and return its row."""
-        if phase not in PHASES:
-            raise unknown("phase", phase, PHASES)
-        if kind not in KINDS:
-            raise unknown("kind", kind, KINDS)
+        _check_name("phase", phase)
+        _check_name("kind", kind)
         if not source:
             raise InputError("source must say where the joules come from, got an empty text.")
         for what, text in (("method", method), ("agent", agent), ("source", source)):
@@ -98,73 +130,65 @@ class Ledger:
         if round < ALL_ROUNDS:
             raise InputError(f"round must be -1 (all), 0 (before the first) or above, got {round}.")
         row = Row(
-            method=method,
-            seed=int(seed),
-            agent=agent,
-            round=int(round),
-            phase=phase,
-            kind=kind,
-            source=source,
+            method, int(seed), agent, int(round), phase, kind, source,
             joules=float(_amount("joules", joules)),
             seconds=None if seconds is None else float(_amount("seconds", seconds)),
             bits=None if bits is None else _amount("bits", bits),
             flops=None if flops is None else _amount("flops", flops),
-        )
+        )  # fmt: skip
         self._rows.append(row)
         return row
 
-    def extend(self, rows: Iterable[Row]) -> None:
-        """Put the rows of another ledger on this one."""
-        self._rows.extend(rows)
-
-    def select(
+    def add_reading(
         self,
+        reading: Mapping[str, Any],
         *,
-        method: str | None = None,
-        seed: int | None = None,
-        agent: str | None = None,
-        round: int | None = None,
-        phase: str | Iterable[str] | None = None,
-        kind: str | None = None,
-    ) -> "Ledger":
-        """The rows that match everything given."""
-        phases = PHASES if phase is None else (phase,) if isinstance(phase, str) else tuple(phase)
-        for name in phases:
-            if name not in PHASES:
-                raise unknown("phase", name, PHASES)
-        if kind is not None and kind not in KINDS:
-            raise unknown("kind", kind, KINDS)
-        return Ledger(
-            row
-            for row in self._rows
-            if (method is None or row.method == method)
-            and (seed is None or row.seed == seed)
-            and (agent is None or row.agent == agent)
-            and (round is None or row.round == round)
-            and row.phase in phases
-            and (kind is None or row.kind == kind)
+        method: str,
+        seed: int,
+        phase: str,
+        shares: int = 1,
+        of: str | None = None,
+        flops: int | float | None = None,
+    ) -> Row:
+        """Put a meter's reading (joules, seconds, kind, source) over all agents and rounds on the ledger.
+
+        One of `shares` equal parts, where the reading covers several seeds or new tasks; `of` names what they are, and
+        the source says it. `flops` are those of the part.
+        """
+        return self.add(
+            method=method,
+            seed=seed,
+            phase=phase,
+            round=BEFORE_FIRST_ROUND if phase == "pretraining" else ALL_ROUNDS,
+            kind=reading["kind"],
+            source=reading["source"] + (f"; one reading shared by {shares} {of}s" if of else ""),
+            joules=reading["joules"] / shares,
+            seconds=reading["seconds"] / shares,
+            flops=flops,
         )
+
+    def select(self, **wanted: Unpack[Wanted]) -> "Ledger":
+        """The rows that match everything given; `phase` may be several phases."""
+        allowed: dict[str, tuple[Any, ...]] = {}
+        for column, value in wanted.items():
+            if column not in Wanted.__annotations__:
+                raise unknown("column", column, Wanted.__annotations__)
+            if value is not None:
+                several = column == "phase" and not isinstance(value, str)
+                allowed[column] = tuple(value) if several else (value,)  # type: ignore[arg-type]
+        for column in ("phase", "kind"):
+            for name in allowed.get(column, ()):
+                _check_name(column, name)
+        return Ledger(row for row in self._rows if all(getattr(row, column) in allowed[column] for column in allowed))
 
     def by_kind(self) -> dict[str, float]:
         """Joules of each kind that occurs."""
-        sums: dict[str, list[float]] = {}
-        for row in self._rows:
-            sums.setdefault(row.kind, []).append(row.joules)
-        return {kind: math.fsum(sums[kind]) for kind in KINDS if kind in sums}
+        sums = {kind: [row.joules for row in self._rows if row.kind == kind] for kind in KINDS}
+        return {kind: math.fsum(joules) for kind, joules in sums.items() if joules}
 
-    def total(
-        self,
-        *,
-        method: str | None = None,
-        seed: int | None = None,
-        agent: str | None = None,
-        round: int | None = None,
-        phase: str | Iterable[str] | None = None,
-        kind: str | None = None,
-        mix_kinds: bool = False,
-    ) -> float:
+    def total(self, *, mix_kinds: bool = False, **wanted: Unpack[Wanted]) -> float:
         """Joules of the matching rows. Rows of different kinds are added up only on the word `mix_kinds=True`."""
-        chosen = self.select(method=method, seed=seed, agent=agent, round=round, phase=phase, kind=kind).by_kind()
+        chosen = self.select(**wanted).by_kind()
         if len(chosen) > 1 and not mix_kinds:
             raise InputError(
                 f"these rows are of different kinds ({', '.join(chosen)}); choose one with kind=..., or add them up "
@@ -172,15 +196,28 @@ class Ledger:
             )
         return math.fsum(chosen.values())
 
+    def spent(self, *, seeds: int = 1) -> list[Spent]:
+        """What each method spent by phase and kind, as means over `seeds`, in the order of `PHASES` and `KINDS`.
+
+        Agents work and send at the same time, each in a band of its own, so a round takes as long as its slowest agent.
+        """
+        groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+        for row in self._rows:
+            groups[row.method, row.phase, row.kind].append(row)
+        methods = dict.fromkeys(row.method for row in self._rows)
+        keys = [(method, phase, kind) for method in methods for phase in PHASES for kind in KINDS]
+        return [_spent(key, groups[key], seeds) for key in keys if key in groups]
+
     def summary(self) -> list[Line]:
         """Joules per phase and kind, then the sums per kind with offline pretraining left out and included."""
-        lines = []
-        for phase in PHASES:
-            lines += [Line(phase, kind, joules) for kind, joules in self.select(phase=phase).by_kind().items()]
-        rest = self.select(phase=[phase for phase in PHASES if phase != "pretraining"])
-        lines += [Line("without pretraining", kind, joules) for kind, joules in rest.by_kind().items()]
-        lines += [Line("with pretraining", kind, joules) for kind, joules in self.by_kind().items()]
-        return lines
+        parts: dict[str, Iterable[str]] = {phase: (phase,) for phase in PHASES}
+        parts["without pretraining"] = [phase for phase in PHASES if phase != "pretraining"]
+        parts["with pretraining"] = PHASES
+        return [
+            Line(part, kind, joules)
+            for part, phases in parts.items()
+            for kind, joules in self.select(phase=phases).by_kind().items()
+        ]
 
     def split_by_agent(self, flops: Mapping[str, float]) -> "Ledger":
         """A copy in which each amount of "all" agents is shared out in proportion to the agents' operation counts.
@@ -197,24 +234,28 @@ class Ledger:
                 split._rows.append(row)
                 continue
             for agent, count in flops.items():
-                split._rows.append(
-                    row._replace(
-                        agent=agent,
-                        kind="modelled",
-                        source=f"{row.source}; share of {agent} by operation counts",
-                        joules=row.joules * (count / whole),
-                        bits=None if row.bits is None else row.bits * (count / whole),
-                        flops=None if row.flops is None else row.flops * (count / whole),
-                    )
+                share = count / whole
+                part = row._replace(
+                    agent=agent,
+                    kind="modelled",
+                    source=f"{row.source}; share of {agent} by operation counts",
+                    joules=row.joules * share,
+                    bits=None if row.bits is None else row.bits * share,
+                    flops=None if row.flops is None else row.flops * share,
                 )
+                split._rows.append(part)
         return split
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write all rows; every number is written so that it reads back as the same number."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(Row._fields)
-            writer.writerows(self._rows)
+    def to_csv(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write all rows, whole or not at all, so that every number reads back as the same number.
+
+        An existing file is refused unless `force` says to replace it.
+        """
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows(self._rows)
+        write_atomically(os.fspath(path), text.getvalue().encode(), force=force)
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> "Ledger":
@@ -235,29 +276,47 @@ class Ledger:
     def _read(self, cells: list[str]) -> None:
         if len(cells) != len(Row._fields):
             raise InputError(f"a row has {len(Row._fields)} cells, got {len(cells)}.")
-        method, seed, agent, round_, phase, kind, source, joules, seconds, bits, flops = cells
-        self.add(
-            method=method,
-            seed=int(seed),
-            agent=agent,
-            round=int(round_),
-            phase=phase,
-            kind=kind,
-            source=source,
-            joules=float(joules),
-            seconds=float(seconds) if seconds else None,
-            bits=_number(bits),
-            flops=_number(flops),
-        )
+        fields = zip(Row._fields, cells, strict=True)
+        self.add(**{name: _CELLS.get(name, str)(cell) for name, cell in fields if cell or name not in _MAY_BE_EMPTY})
+
+
+def _spent(key: tuple[str, str, str], rows: list[Row], seeds: int) -> Spent:
+    def mean(amounts: Iterable[float | None]) -> float | None:
+        known = [amount for amount in amounts if amount is not None]
+        return math.fsum(known) / seeds if known else None
+
+    times: dict[tuple[int, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in rows:
+        if row.seconds is not None:
+            times[row.seed, row.round][row.agent] += row.seconds
+    return Spent(
+        *key,
+        joules=math.fsum(row.joules for row in rows) / seeds,
+        seconds=mean(max(agents.values()) for agents in times.values()),
+        bits=mean(row.bits for row in rows),
+        flops=mean(row.flops for row in rows),
+        sources=tuple(dict.fromkeys(row.source for row in rows)),
+    )
+
+
+def _check_name(column: str, name: str) -> None:
+    known = PHASES if column == "phase" else KINDS
+    if name not in known:
+        raise unknown(column, name, known)
 
 
 def _amount(what: str, value: int | float) -> int | float:
-    if isinstance(value, bool) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool):
         raise InputError(f"{what} must be a finite number of at least 0, got {value}.")
+    AMOUNT.check(what, value)
     return int(value) if hasattr(value, "__index__") else float(value)
 
 
-def _number(cell: str) -> int | float | None:
-    if not cell:
-        return None
+def _number(cell: str) -> int | float:
     return int(cell) if cell.lstrip("-").isdecimal() else float(cell)
+
+
+_CELLS: dict[str, Callable[[str], Any]] = {
+    "seed": int, "round": int, "joules": float, "seconds": float, "bits": _number, "flops": _number,
+}  # fmt: skip
+_MAY_BE_EMPTY = ("seconds", "bits", "flops")

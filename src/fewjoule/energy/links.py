@@ -12,11 +12,27 @@ Named links with published numbers are in `fewjoule.energy.presets`.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Annotated, Protocol
 
+from fewjoule.energy.limits import (
+    ABOVE_0,
+    AMOUNT,
+    Limit,
+    NotNegative,
+    NotNegativeInt,
+    Positive,
+    PositiveInt,
+    Share,
+    check_fields,
+)
 from fewjoule.errors import InputError
 
 SPEED_OF_LIGHT_METRES_PER_SECOND = 299_792_458.0
+Outage = Annotated[
+    float, Limit("lie between 0 and 1", lambda value: 0 < value < 1, cure="; leave it out for no fading")
+]
+SpreadingFactor = Annotated[int, Limit("be 7 to 12", lambda value: value in range(7, 13))]
+CodingRate = Annotated[int, Limit("be 1 to 4 (4/5 to 4/8)", lambda value: value in range(1, 5))]
 
 
 class Link(Protocol):
@@ -28,6 +44,15 @@ class Link(Protocol):
     def energy_joules(self, bits: float) -> float: ...
     def receive_seconds(self, bits: float) -> float: ...
     def receive_joules(self, bits: float) -> float: ...
+
+
+def knows_receiving(link: Link) -> bool:
+    """Whether the link knows what receiving costs; the paper's does not, and the paper does not charge it."""
+    try:
+        link.receive_joules(1)
+    except InputError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,27 +70,19 @@ class ShannonLink:
     and sends a lost message again: 1 / (1 - outage) attempts on average, which `seconds` and `energy_joules` include.
     """
 
-    bandwidth_hz: float
-    power_watts: float
-    noise_watts_per_hz: float
-    gain: float = 1.0
-    amplifier_efficiency: float = 1.0
-    circuit_watts: float = 0.0
-    receive_watts: float | None = None
-    outage: float | None = None
+    bandwidth_hz: Positive
+    power_watts: Positive
+    noise_watts_per_hz: Positive
+    gain: Positive = 1.0
+    amplifier_efficiency: Share = 1.0
+    circuit_watts: NotNegative = 0.0
+    receive_watts: Positive | None = None
+    outage: Outage | None = None
     name: str = "shannon"
     source: str = ""
 
     def __post_init__(self) -> None:
-        _positive(self, "bandwidth_hz", "power_watts", "noise_watts_per_hz", "gain")
-        _share(self, "amplifier_efficiency")
-        _not_negative(self, "circuit_watts")
-        if self.receive_watts is not None:
-            _positive(self, "receive_watts")
-        if self.outage is not None and not 0 < self.outage < 1:
-            raise InputError(
-                f"{self.name}: outage must lie between 0 and 1, got {self.outage}; leave it out for no fading."
-            )
+        check_fields(self)
 
     @property
     def snr(self) -> float:
@@ -118,23 +135,19 @@ class BitLink:
     what it sent pays it once: charge one of the two with `message_joules=0`.
     """
 
-    rate_bits_per_second: float
-    joules_per_bit: float = 0.0
-    receive_rate_bits_per_second: float | None = None
-    receive_joules_per_bit: float | None = None
-    active_watts: float = 0.0
-    message_joules: float = 0.0
+    rate_bits_per_second: Positive
+    joules_per_bit: NotNegative = 0.0
+    receive_rate_bits_per_second: Positive | None = None
+    receive_joules_per_bit: Positive | None = None
+    active_watts: NotNegative = 0.0
+    message_joules: NotNegative = 0.0
     name: str = "bits"
     source: str = ""
 
     def __post_init__(self) -> None:
-        _positive(self, "rate_bits_per_second")
-        _not_negative(self, "joules_per_bit", "active_watts", "message_joules")
+        check_fields(self)
         if self.joules_per_bit + self.active_watts + self.message_joules == 0:
             raise InputError(f"{self.name}: give joules_per_bit or active_watts; no radio is free.")
-        for field in ("receive_rate_bits_per_second", "receive_joules_per_bit"):
-            if getattr(self, field) is not None:
-                _positive(self, field)
 
     def seconds(self, bits: float) -> float:
         return _message(bits) / self.rate_bits_per_second
@@ -163,30 +176,22 @@ class LoRaLink:
     the energy does not.
     """
 
-    spreading_factor: int
-    transmit_watts: float
-    receive_watts: float | None = None
-    bandwidth_hz: float = 125_000.0
-    coding_rate: int = 1  # 1 to 4, for 4/5 to 4/8
-    preamble_symbols: float = 8.0
-    payload_bytes: int = 222
-    overhead_bytes: int = 13
-    duty_cycle: float = 1.0
+    spreading_factor: SpreadingFactor
+    transmit_watts: Positive
+    receive_watts: Positive | None = None
+    bandwidth_hz: Positive = 125_000.0
+    coding_rate: CodingRate = 1  # for 4/5 to 4/8
+    preamble_symbols: NotNegative = 8.0
+    payload_bytes: PositiveInt = 222
+    overhead_bytes: NotNegativeInt = 13
+    duty_cycle: Share = 1.0
     name: str = "lora"
     source: str = ""
 
     def __post_init__(self) -> None:
-        if self.spreading_factor not in range(7, 13):
-            raise InputError(f"{self.name}: spreading_factor must be 7 to 12, got {self.spreading_factor}.")
-        if self.coding_rate not in range(1, 5):
-            raise InputError(f"{self.name}: coding_rate must be 1 to 4 (4/5 to 4/8), got {self.coding_rate}.")
-        _positive(self, "transmit_watts", "bandwidth_hz", "payload_bytes")
-        _not_negative(self, "preamble_symbols", "overhead_bytes")
-        _share(self, "duty_cycle")
-        if self.receive_watts is not None:
-            _positive(self, "receive_watts")
-        if self.payload_bytes + self.overhead_bytes > 255:
-            total = self.payload_bytes + self.overhead_bytes
+        check_fields(self)
+        total = self.payload_bytes + self.overhead_bytes
+        if total > 255:
             raise InputError(f"{self.name}: a LoRa packet holds 255 bytes, got {total}; lower payload_bytes.")
 
     def packet_seconds(self, payload_bytes: int) -> float:
@@ -224,19 +229,16 @@ def path_gain(distance_m: float, *, frequency_hz: float, exponent: float = 2.0) 
     Wireless Communications, 2nd ed., table 4.2).
     """
     for what, value in (("distance_m", distance_m), ("frequency_hz", frequency_hz), ("exponent", exponent)):
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(f"path_gain: {what} must be above 0, got {value}.")
-    gain = math.pow(SPEED_OF_LIGHT_METRES_PER_SECOND / (4 * math.pi * frequency_hz), 2) * math.pow(
-        distance_m, -exponent
-    )
+        ABOVE_0.check(f"path_gain: {what}", value)
+    at_1_m = math.pow(SPEED_OF_LIGHT_METRES_PER_SECOND / (4 * math.pi * frequency_hz), 2)
+    gain = at_1_m * math.pow(distance_m, -exponent)
     if gain > 1:
         raise InputError(f"path_gain: more power would arrive than is sent at {distance_m} m; use a larger distance_m.")
     return gain
 
 
 def _message(bits: float) -> float:
-    if not (math.isfinite(bits) and bits >= 0):
-        raise InputError(f"bits must be a finite number of at least 0, got {bits}.")
+    AMOUNT.check("bits", bits)
     return float(bits)
 
 
@@ -244,23 +246,3 @@ def _known(value: float | None, link: str, field: str) -> float:
     if value is None:
         raise InputError(f"link {link!r} does not know its {field}; give it to charge the downlink.")
     return value
-
-
-def _positive(link: Any, *fields: str) -> None:
-    for field in fields:
-        value = getattr(link, field)
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(f"{link.name}: {field} must be above 0, got {value}.")
-
-
-def _not_negative(link: Any, *fields: str) -> None:
-    for field in fields:
-        value = getattr(link, field)
-        if not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{link.name}: {field} must be at least 0, got {value}.")
-
-
-def _share(link: Any, field: str) -> None:
-    value = getattr(link, field)
-    if not 0 < value <= 1:
-        raise InputError(f"{link.name}: {field} must be above 0 and at most 1, got {value}.")

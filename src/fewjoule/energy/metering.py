@@ -1,19 +1,64 @@
-"""A meter around the execution of a job, for studies, commands and federated agents: readings as plain tables."""
+"""Choosing a meter, and putting it around a job: readings as plain tables for studies, commands and federated agents.
 
+A counter that moves every millisecond says little about a job of a microsecond, so short jobs are repeated within one
+window. `Metering` does that for every execution of a run; `measure` for one job, with the idle power taken off.
+"""
+
+import math
+import statistics
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from fewjoule.energy.choice import DEFAULT_DEVICE, auto
-from fewjoule.energy.meters import CpuTimeMeter, Meter, OperationMeter, Reading
-from fewjoule.energy.powercap import PowercapMeter
+import jax
+
+from fewjoule.energy.limits import ABOVE_0
+from fewjoule.energy.meters import CpuTimeMeter, Device, Meter, NoMeterError, OperationMeter, Reading, Together
+from fewjoule.energy.powercap import POWERCAP, PowercapMeter
 from fewjoule.energy.presets import device as named_device
+from fewjoule.energy.third_party import ZeusMeter
+from fewjoule.errors import InputError
 
+DEFAULT_DEVICE = "laptop-core"
 SHORTEST_SECONDS = 0.1
+IDLE_TOLERANCE = 0.1
 Result = TypeVar("Result")
 Execute = Callable[[], Any]
 Around = Callable[[Execute], Any]
 """Takes a function that runs a compiled program and waits for its result; gives back that result."""
+
+
+class ChosenMeter(NamedTuple):
+    """A meter, and one sentence for the user: what was chosen, and what was not available and why."""
+
+    meter: Meter
+    reason: str
+
+
+def auto(
+    *, require_measured: bool = False, device: Device | str = DEFAULT_DEVICE, powercap: Path = POWERCAP
+) -> ChosenMeter:
+    """The best meter of this machine: counters where they can be read, else the CPU-time model of `device`.
+
+    With `require_measured` a machine without counters is an error that says why and what would help.
+    """
+    measured: list[Meter] = []
+    reasons: list[str] = []
+    counters: tuple[Callable[[], Meter], ...] = (lambda: PowercapMeter(powercap, watch=True), lambda: ZeusMeter())
+    for build in counters:
+        try:
+            measured.append(build())
+        except NoMeterError as error:
+            reasons.append(str(error))
+    if measured:
+        meter = measured[0] if len(measured) == 1 else Together(*measured)
+        return ChosenMeter(meter, f"measured by {meter.source}.")
+    why = " ".join(reasons)
+    if require_measured:
+        raise NoMeterError(f"energy cannot be measured here: {why}")
+    model = CpuTimeMeter(named_device(device) if isinstance(device, str) else device)
+    return ChosenMeter(model, f"modelled by {model.source}, since energy cannot be measured here: {why}")
 
 
 class Metering:
@@ -40,26 +85,20 @@ class Metering:
     def read(self, job: Callable[[Around], Result], flops: int | None) -> tuple[Result, dict[str, Any]]:
         """Run a job that hands its execution to the meter; `flops` are its operations, where they are known.
 
-        An execution shorter than `SHORTEST_SECONDS` is repeated within one window until that has passed, since a
-        counter moves every millisecond at best; the mean is taken.
+        An execution shorter than `SHORTEST_SECONDS` is repeated within one window until that has passed, and the mean
+        is taken.
         """
-        readings: list[tuple[Reading, int]] = []
+        windows: list[_Window] = []
 
         def around(execute: Execute) -> Any:
-            self._meter.start()
-            begin, runs = time.perf_counter(), 0
-            while True:
-                result = execute()
-                runs += 1
-                if self._by_operations or time.perf_counter() - begin >= SHORTEST_SECONDS:
-                    readings.append((self._meter.stop(), runs))
-                    return result
+            windows.append(_window(self._meter, execute, seconds=0.0 if self._by_operations else SHORTEST_SECONDS))
+            return windows[-1].result
 
         result = job(around)
-        assert readings, "a job hands its execution to the meter"
+        assert windows, "a job hands its execution to the meter"
         mean = {
-            "joules": sum(reading.joules / runs for reading, runs in readings),
-            "seconds": sum(reading.seconds / runs for reading, runs in readings),
+            "joules": sum(window.reading.joules / window.runs for window in windows),
+            "seconds": sum(window.reading.seconds / window.runs for window in windows),
             "kind": self._meter.kind,
             "source": self._meter.source,
         }
@@ -71,5 +110,93 @@ class Metering:
             return reading
         meter = OperationMeter(self._device, flops=flops)
         meter.start()
-        counted = meter.stop()
-        return {"joules": counted.joules, "seconds": counted.seconds, "kind": counted.kind, "source": counted.source}
+        counted = meter.stop()._asdict()
+        return {key: counted[key] for key in reading}
+
+
+class ShortJob(NamedTuple):
+    """Energy of one run of the job.
+
+    `gross` is what the meter counted; `net` is gross less the idle power for the same time, and its standard error
+    includes half the difference of the idle windows. Both are means over `repeats` runs.
+    """
+
+    gross: Reading
+    net: Reading
+    idle_watts_before: float
+    idle_watts_after: float
+    doubtful: bool
+
+
+def measure(
+    job: Execute,
+    meter: Meter,
+    *,
+    total_seconds: float = 2.0,
+    batches: int = 5,
+    idle_seconds: float = 0.5,
+    idle_tolerance: float = IDLE_TOLERANCE,
+) -> ShortJob:
+    """Measure one run of `job`, a function without arguments that returns its arrays (so that they can be waited for).
+
+    The job is warmed up (compiled), repeated in batches that together last `total_seconds`, and waited for at the end
+    of each batch. The idle power comes from a window before and one after. Where these differ by more than
+    `idle_tolerance` of the job's own power, something else was running: the result is marked doubtful.
+    """
+    if isinstance(meter, OperationMeter):
+        raise InputError("a meter by operation counts has nothing to repeat; use its reading as it is.")
+    if batches < 2:
+        raise InputError(f"batches must be at least 2 for a standard error, got {batches}.")
+    ABOVE_0.check("total_seconds", total_seconds)
+    ABOVE_0.check("idle_seconds", idle_seconds)
+    repeats = _repeats(job, total_seconds / batches)
+    before = _idle_watts(meter, idle_seconds)
+    windows = [_window(meter, job, runs=repeats).reading for _ in range(batches)]
+    after = _idle_watts(meter, idle_seconds)
+
+    each = [window.joules / repeats for window in windows]
+    seconds = statistics.fmean(window.seconds for window in windows) / repeats
+    cpu_seconds = statistics.fmean(window.cpu_seconds for window in windows) / repeats
+    joules, error = statistics.fmean(each), statistics.stdev(each) / math.sqrt(batches)
+    runs = repeats * batches
+    gross = Reading(joules, seconds, cpu_seconds, meter.kind, meter.source, meter.scope, runs, error)
+    idle, spread = (before + after) / 2, abs(before - after)
+    net = gross._replace(
+        joules=joules - idle * seconds,
+        source=f"{meter.source}, less {idle:.3g} W idle",
+        standard_error_joules=math.hypot(error, spread / 2 * seconds),
+    )
+    return ShortJob(gross, net, before, after, doubtful=spread > idle_tolerance * joules / seconds)
+
+
+class _Window(NamedTuple):
+    result: Any
+    reading: Reading
+    runs: int
+
+
+def _window(meter: Meter, job: Execute, *, runs: int = 1, seconds: float = 0.0) -> _Window:
+    """Run a job in one window, at least `runs` times and until `seconds` have passed, and wait for its last result."""
+    meter.start()
+    begin, done = time.perf_counter(), 0
+    while done < runs or time.perf_counter() - begin < seconds:
+        result = job()
+        done += 1
+    wait: Callable[[Any], Any] = jax.block_until_ready
+    wait(result)
+    return _Window(result, meter.stop(), done)
+
+
+def _repeats(job: Execute, seconds: float) -> int:
+    """How many runs last `seconds`: after a warm-up, runs are doubled until they take a tenth of that."""
+    stopwatch = CpuTimeMeter(watts_per_core=1.0)
+    _window(stopwatch, job)
+    runs = 1
+    while (took := _window(stopwatch, job, runs=runs).reading.seconds) < seconds / 10:
+        runs *= 2
+    return max(1, round(runs * seconds / took))
+
+
+def _idle_watts(meter: Meter, seconds: float) -> float:
+    idle = _window(meter, lambda: time.sleep(seconds)).reading
+    return idle.joules / idle.seconds

@@ -6,14 +6,16 @@
     reading = meter.stop()      # Reading(joules=..., seconds=..., kind="measured", source="powercap ...", ...)
 
 A meter that counts real energy is in `powercap` (Linux, Intel and AMD) or `third_party` (zeus, pyRAPL); the models that
-stand in where nothing can be read are here. A reading is never 0 because something could not be read: that is an error.
+stand in where nothing can be read, and the device they assume, are here; `metering` chooses among them. A reading is
+never 0 because something could not be read: that is an error.
 """
 
 import time
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from fewjoule.energy.devices import Device
-from fewjoule.errors import InputError
+from fewjoule.energy.limits import AMOUNT, Positive, PositiveInt, check_fields
+from fewjoule.errors import InputError, positive
 
 
 class Reading(NamedTuple):
@@ -68,23 +70,53 @@ class Clock:
         return seconds, cpu_seconds
 
 
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A processor under load: `watts` for all `cores` together while it does `flops_per_second`.
+
+    Named devices with published numbers are in `fewjoule.energy.presets`.
+    """
+
+    watts: Positive
+    flops_per_second: Positive
+    cores: PositiveInt = 1
+    name: str = "device"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def watts_per_core(self) -> float:
+        return self.watts / self.cores
+
+    @property
+    def joules_per_flop(self) -> float:
+        return self.watts / self.flops_per_second
+
+    def energy_joules(self, flops: float) -> float:
+        AMOUNT.check("flops", flops)
+        return float(flops) * self.joules_per_flop
+
+    def seconds(self, flops: float) -> float:
+        AMOUNT.check("flops", flops)
+        return float(flops) / self.flops_per_second
+
+
 class CpuTimeMeter:
     """Modelled: CPU seconds of this process (all its threads) times the watts of one busy core."""
 
     kind, scope = "modelled", "process"
 
     def __init__(self, device: Device | None = None, *, watts_per_core: float | None = None) -> None:
-        if (device is None) == (watts_per_core is None):
-            raise InputError("give either a device or watts_per_core for the CPU-time model.")
-        if device is not None:
-            self.watts_per_core = device.watts_per_core
-            self.source = f"CPU time x {self.watts_per_core:.3g} W a core ({device.name})"
+        if device is not None and watts_per_core is None:
+            self.watts_per_core, whose = device.watts_per_core, device.name
+        elif device is None and watts_per_core is not None:
+            positive("watts_per_core", watts_per_core)
+            self.watts_per_core, whose = watts_per_core, "given"
         else:
-            assert watts_per_core is not None
-            if not 0 < watts_per_core < float("inf"):
-                raise InputError(f"watts_per_core must be a finite number above 0, got {watts_per_core}.")
-            self.watts_per_core = watts_per_core
-            self.source = f"CPU time x {watts_per_core:.3g} W a core (given)"
+            raise InputError("give either a device or watts_per_core for the CPU-time model.")
+        self.source = f"CPU time x {self.watts_per_core:.3g} W a core ({whose})"
         self._clock = Clock()
 
     def start(self) -> None:

@@ -6,17 +6,19 @@ a package contains; `psys`, which contains the packages; the memory-mapped twin 
 processor's own registers report too; and dies that all mirror one counter of their package.
 """
 
+import errno
 import os
+import platform
 import re
 import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from fewjoule.energy.machine import powercap_cure
 from fewjoule.energy.meters import Clock, NoMeterError, Reading
 from fewjoule.errors import InputError
 
+COUNTER_RIGHTS = "sudo chmod a+r /sys/class/powercap/intel-rapl*/energy_uj (again after each boot, or by a udev rule)"
 POWERCAP = Path("/sys/class/powercap")
 MAX_WATTS = 1000.0
 LOOKS_PER_RANGE = 4
@@ -124,7 +126,7 @@ def find_zones(root: Path, *, dram: bool = True) -> list[Zone]:
         if _PACKAGE.fullmatch(names[folder]):
             packages.setdefault(names[folder], folder)
     if not packages:
-        raise NoMeterError(f"no energy counter of a processor package below {root}; {powercap_cure(None)}")
+        raise NoMeterError(f"no energy counter of a processor package below {root}; {_cure(None)}")
     for name in _mirrors(packages):
         del packages[name]
     zones = []
@@ -169,7 +171,7 @@ def _open(path: Path) -> int:
         file = os.open(path, os.O_RDONLY)
         os.pread(file, 1, 0)
     except OSError as error:
-        raise NoMeterError(f"{path} cannot be read ({error.strerror}); {powercap_cure(error)}") from error
+        raise NoMeterError(f"{path} cannot be read ({error.strerror}); {_cure(error)}") from error
     return file
 
 
@@ -177,7 +179,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError as error:
-        raise NoMeterError(f"{path} cannot be read ({error.strerror}); {powercap_cure(error)}") from error
+        raise NoMeterError(f"{path} cannot be read ({error.strerror}); {_cure(error)}") from error
 
 
 def _number(text: bytes, folder: Path) -> int:
@@ -186,3 +188,40 @@ def _number(text: bytes, folder: Path) -> int:
     except ValueError:
         path = folder / "energy_uj"
         raise NoMeterError(f"{path} must hold a whole number, got {text!r}; this counter is not usable.") from None
+
+
+def in_virtual_machine() -> bool:
+    """Whether the processor says that it is virtual."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.startswith("flags") and " hypervisor" in line for line in lines)
+
+
+def in_container() -> bool:
+    """Whether the usual marks of Docker, Podman, Kubernetes or systemd-nspawn are there."""
+    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
+        return True
+    try:
+        return any(word in Path("/proc/1/cgroup").read_text() for word in ("docker", "kubepods", "lxc", "containerd"))
+    except OSError:
+        return False
+
+
+def _cure(error: OSError | None) -> str:
+    """Why powercap gives nothing here, and what to do."""
+    if error is not None and error.errno in (errno.EACCES, errno.EPERM):
+        return f"since Linux 5.10 only root may read it: {COUNTER_RIGHTS}."
+    if error is not None:
+        return "the kernel's powercap files are not complete here; run on the host itself."
+    if platform.system() != "Linux":
+        return f"powercap is Linux only and this is {platform.system()}; install 'fewjoule[zeus]' for Apple silicon."
+    if in_virtual_machine():
+        return "a virtual machine has no energy counters; run on the host itself, or accept a model."
+    if in_container():
+        return (
+            "a container does not see the host's counters unless they are handed in: run it with "
+            "-v /sys/devices/virtual/powercap:/powercap:ro and read them from /powercap/intel-rapl."
+        )
+    return "load the driver with: sudo modprobe intel_rapl_msr (Linux 3.13 for Intel, 5.8 for AMD)."

@@ -3,8 +3,8 @@
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from fewjoule.energy.devices import Device
 from fewjoule.energy.links import BitLink, LoRaLink, ShannonLink
+from fewjoule.energy.meters import Device
 from fewjoule.errors import unknown
 
 _LORA = (
@@ -22,22 +22,17 @@ LINKS: dict[str, ShannonLink | BitLink | LoRaLink] = {
         # The SNR is P / (N0 B) = 4 = 6.02 dB; the 13.86 dB printed in the paper is 10 ln 4.
         source="Elgabli et al. 2021, section V: B = 5 kHz per agent, P = 2 W, N0 = 1e-4 W/Hz",
     ),
-    "lora-sf7": LoRaLink(
-        name="lora-sf7",
-        spreading_factor=7,
-        transmit_watts=0.029 * 3.3,
-        receive_watts=0.0108 * 3.3,
-        payload_bytes=222,
-        source=_LORA,
-    ),
-    "lora-sf12": LoRaLink(
-        name="lora-sf12",
-        spreading_factor=12,
-        transmit_watts=0.029 * 3.3,
-        receive_watts=0.0108 * 3.3,
-        payload_bytes=51,
-        source=_LORA,
-    ),
+    **{
+        f"lora-sf{factor}": LoRaLink(
+            name=f"lora-sf{factor}",
+            spreading_factor=factor,
+            transmit_watts=0.029 * 3.3,
+            receive_watts=0.0108 * 3.3,
+            payload_bytes=payload,
+            source=_LORA,
+        )
+        for factor, payload in ((7, 222), (12, 51))
+    },
     "wifi": BitLink(
         name="wifi",
         rate_bits_per_second=6e6,
@@ -72,63 +67,35 @@ LINKS: dict[str, ShannonLink | BitLink | LoRaLink] = {
 _HPL = "J. Geerling, top500-benchmark (2024): HPL in double precision, watts of the whole board at the wall"
 _TINY = "power: MLPerf Tiny v1.0 (2022), closed division, STMicroelectronics, anomaly detection"
 
-DEVICES: dict[str, Device] = {
-    "raspberry-pi-4": Device(
-        name="raspberry-pi-4",
-        watts=7.2,
-        flops_per_second=11.889e9,
-        cores=4,
-        source=f"{_HPL}: 11.889 Gflop/s at 7.2 W, BCM2711 at 1.8 GHz",
+# name: (watts, FLOP/s, cores, source)
+_DEVICES = {
+    "raspberry-pi-4": (7.2, 11.889e9, 4, f"{_HPL}: 11.889 Gflop/s at 7.2 W, BCM2711 at 1.8 GHz"),
+    "raspberry-pi-5": (11.0, 30.249e9, 4, f"{_HPL}: 30.249 Gflop/s at 11 W, BCM2712 at 2.4 GHz"),
+    "raspberry-pi-zero-2-w": (2.1, 0.370e9, 4, f"{_HPL}: 0.370 Gflop/s at 2.1 W, RP3A0-AU at 1.0 GHz"),
+    "laptop-core": (
+        25.0, 62.851e9, 4,
+        f"{_HPL}: 62.851 Gflop/s at 25 W, Intel N100 at 3.4 GHz (LattePanda Mu), four cores",
     ),
-    "raspberry-pi-5": Device(
-        name="raspberry-pi-5",
-        watts=11.0,
-        flops_per_second=30.249e9,
-        cores=4,
-        source=f"{_HPL}: 30.249 Gflop/s at 11 W, BCM2712 at 2.4 GHz",
-    ),
-    "raspberry-pi-zero-2-w": Device(
-        name="raspberry-pi-zero-2-w",
-        watts=2.1,
-        flops_per_second=0.370e9,
-        cores=4,
-        source=f"{_HPL}: 0.370 Gflop/s at 2.1 W, RP3A0-AU at 1.0 GHz",
-    ),
-    "laptop-core": Device(
-        name="laptop-core",
-        watts=25.0,
-        flops_per_second=62.851e9,
-        cores=4,
-        source=f"{_HPL}: 62.851 Gflop/s at 25 W, Intel N100 at 3.4 GHz (LattePanda Mu), four cores",
-    ),
-    "apple-m4": Device(
-        name="apple-m4",
-        watts=39.6,
-        flops_per_second=299.93e9,
-        cores=10,
-        source=f"{_HPL}: 299.93 Gflop/s at 39.6 W, M4 at 4.4 GHz (Mac mini), ten cores",
-    ),
-    "cortex-m4": Device(
-        name="cortex-m4",
-        watts=42.654e-3,
-        flops_per_second=2 * 120e6 / 9,
-        source=f"{_TINY}: 42.654 mW, STM32L4R5 at 120 MHz and 1.8 V; rate: ST UM2526 (2019), about 9 cycles for a "
+    "apple-m4": (39.6, 299.93e9, 10, f"{_HPL}: 299.93 Gflop/s at 39.6 W, M4 at 4.4 GHz (Mac mini), ten cores"),
+    "cortex-m4": (
+        42.654e-3, 2 * 120e6 / 9, 1,
+        f"{_TINY}: 42.654 mW, STM32L4R5 at 120 MHz and 1.8 V; rate: ST UM2526 (2019), about 9 cycles for a "
         "multiply-accumulate in float32",
     ),
-    "cortex-m7": Device(
-        name="cortex-m7",
-        watts=146.21e-3,
-        flops_per_second=2 * 280e6 / 6,
-        source=f"{_TINY}: 146.21 mW, STM32H7A3 at 280 MHz and 3.3 V; rate: ST UM2526 (2019), about 6 cycles for a "
+    "cortex-m7": (
+        146.21e-3, 2 * 280e6 / 6, 1,
+        f"{_TINY}: 146.21 mW, STM32H7A3 at 280 MHz and 3.3 V; rate: ST UM2526 (2019), about 6 cycles for a "
         "multiply-accumulate in float32",
     ),
-    "cortex-m33": Device(
-        name="cortex-m33",
-        watts=24.704e-3,
-        flops_per_second=2 * 160e6 / 10.4,
-        source=f"{_TINY}: 24.704 mW, STM32U575 at 160 MHz and 1.8 V; rate: ST model zoo (2024), GMP wl 48 in float32 "
+    "cortex-m33": (
+        24.704e-3, 2 * 160e6 / 10.4, 1,
+        f"{_TINY}: 24.704 mW, STM32U575 at 160 MHz and 1.8 V; rate: ST model zoo (2024), GMP wl 48 in float32 "
         "on STM32U585: 10.64 ms for 164 224 multiply-accumulates, 10.4 cycles each",
     ),
+}  # fmt: skip
+DEVICES = {
+    name: Device(name=name, watts=watts, flops_per_second=rate, cores=cores, source=source)
+    for name, (watts, rate, cores, source) in _DEVICES.items()
 }
 
 

@@ -11,115 +11,52 @@ from typing import Any
 import numpy as np
 
 from fewjoule.energy.ledger import ALL_ROUNDS, BEFORE_FIRST_ROUND, Ledger
-from fewjoule.energy.links import Link
+from fewjoule.energy.links import Link, knows_receiving
 from fewjoule.errors import InputError
 
 
-def charge_uplink(
+def charge_radio(
     ledger: Ledger,
     link: Link,
     *,
     method: str,
     seed: int,
     agents: Sequence[str],
-    rounds: int,
-    bits_per_message: Any,
-    first_bits: Any = None,
+    uplink_bits: Any,
+    downlink_bits: Any = None,
     per_round: bool = True,
 ) -> None:
-    """Charge every agent's messages to the server.
+    """Charge every agent for its messages to the server and, where the link knows that cost, for receiving.
 
-    `bits_per_message` is one number, one per round, or [rounds, agents]; an agent that sent nothing has 0 there and
-    gets no row. `first_bits` (one number, or one per agent) is the upload of the local models before the first round;
-    it is charged in its own rows, round 0.
+    Bits are [rounds + 1, agents] as in `Run.uplink_bits`, or [rounds + 1] for the same of every agent. Row 0 is before
+    the first round (the upload of the local models). An agent that sent nothing has 0 there and gets no row. The
+    server's own power is not an agent's cost.
     """
-    _charge("uplink", ledger, link, method, seed, agents, rounds, bits_per_message, first_bits, per_round)
-
-
-def charge_downlink(
-    ledger: Ledger,
-    link: Link,
-    *,
-    method: str,
-    seed: int,
-    agents: Sequence[str],
-    rounds: int,
-    bits_per_message: Any,
-    first_bits: Any = None,
-    per_round: bool = True,
-) -> None:
-    """Charge every agent for receiving the server's messages; the server's own power is not an agent's cost.
-
-    The numbers are as in `charge_uplink`; `first_bits` is a broadcast before the first round.
-    """
-    _charge("downlink", ledger, link, method, seed, agents, rounds, bits_per_message, first_bits, per_round)
-
-
-def _charge(
-    phase: str,
-    ledger: Ledger,
-    link: Link,
-    method: str,
-    seed: int,
-    agents: Sequence[str],
-    rounds: int,
-    bits_per_message: Any,
-    first_bits: Any,
-    per_round: bool,
-) -> None:
-    if rounds < 0:
-        raise InputError(f"rounds must be at least 0, got {rounds}.")
     if isinstance(agents, str) or len(set(agents)) != len(agents):
         raise InputError(f"agents must be a list of different names, got {agents!r}.")
-    table = _table(bits_per_message, rounds, len(agents))
-    cost = link.energy_joules if phase == "uplink" else link.receive_joules
-    time = link.seconds if phase == "uplink" else link.receive_seconds
-    costs: dict[int | float, tuple[float, float]] = {}
-
-    def priced(bits: int | float) -> tuple[float, float]:
-        if bits not in costs:
-            costs[bits] = (cost(bits), time(bits))
-        return costs[bits]
-
-    def add(agent: str, round_: int, joules: float, seconds: float, bits: int | float) -> None:
-        ledger.add(
-            method=method,
-            seed=seed,
-            agent=agent,
-            round=round_,
-            phase=phase,
-            kind="analytic",
-            source=f"link {link.name}",
-            joules=joules,
-            seconds=seconds,
-            bits=bits,
-        )
-
-    if first_bits is not None:
-        for agent, bits in zip(agents, _table(first_bits, len(agents), 1)[:, 0].tolist(), strict=True):
-            if bits:
-                add(agent, BEFORE_FIRST_ROUND, *priced(bits), bits)
-    if per_round:
-        for number, row in enumerate(table.tolist(), start=1):
-            for agent, bits in zip(agents, row, strict=True):
-                if bits:
-                    add(agent, number, *priced(bits), bits)
-        return
-    for agent, column in zip(agents, table.T.tolist(), strict=True):
-        if any(column):
-            prices = [priced(bits) for bits in column if bits]
-            add(agent, ALL_ROUNDS, sum(j for j, _ in prices), sum(s for _, s in prices), sum(column))
+    directions = [("uplink", uplink_bits, link.energy_joules, link.seconds)]
+    if downlink_bits is not None and knows_receiving(link):
+        directions.append(("downlink", downlink_bits, link.receive_joules, link.receive_seconds))
+    for phase, bits, energy, time in directions:
+        table = _table(bits, len(agents))
+        prices = {size: (energy(size), time(size)) for size in np.unique(table).tolist() if size}
+        rounds = [(number, table[number : number + 1]) for number in range(1, len(table))]
+        for number, part in [(BEFORE_FIRST_ROUND, table[:1]), *(rounds if per_round else [(ALL_ROUNDS, table[1:])])]:
+            for agent, column in zip(agents, part.T.tolist(), strict=True):
+                sent = [size for size in column if size]
+                if sent:
+                    ledger.add(
+                        method=method, seed=seed, agent=agent, round=number, phase=phase, kind="analytic",
+                        source=f"link {link.name}", joules=sum(prices[size][0] for size in sent),
+                        seconds=sum(prices[size][1] for size in sent), bits=sum(sent),
+                    )  # fmt: skip
 
 
-def _table(bits: Any, rows: int, columns: int) -> np.ndarray:
+def _table(bits: Any, agents: int) -> np.ndarray:
     array = np.asarray(bits)
     if array.dtype.kind not in "iuf":
         raise InputError(f"bits must be numbers, got {bits!r}.")
-    if array.ndim == 1:
-        array = array[:, None]
-    try:
-        return np.broadcast_to(array, (rows, columns))
-    except ValueError:
-        raise InputError(
-            f"bits must be one number, one per row or [{rows}, {columns}], got the shape {np.shape(bits)}."
-        ) from None
+    table = array[:, None] if array.ndim == 1 else array
+    if table.ndim != 2 or not len(table) or table.shape[1] not in (1, agents):
+        raise InputError(f"bits must be [rounds + 1] or [rounds + 1, {agents}], got the shape {array.shape}.")
+    return np.broadcast_to(table, (len(table), agents))

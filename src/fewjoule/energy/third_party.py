@@ -53,17 +53,19 @@ class ZeusMeter:
         return Reading(joules, seconds, cpu_seconds, self.kind, self.source, self.scope)
 
 
+# Jetson reports the whole board, or only parts where it has no sensor for that; Apple silicon disjoint parts.
+_CHIP_PARTS = (
+    ("total_energy_mj",),
+    ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj"),
+    ("cpu_energy_mj", "gpu_energy_mj"),
+)
+
+
 def _chip_joules(energy: Any) -> float:
-    """Jetson reports a total; Apple silicon disjoint parts (a part it cannot see is None)."""
-    total = getattr(energy, "total_energy_mj", None)
-    if total is None:
-        parts = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
-        known = [value for name in parts if (value := getattr(energy, name, None)) is not None]
-        total = sum(known) if known else None
-    if total is None:  # a Jetson without a sensor for the whole board
-        known = [v for name in ("cpu_energy_mj", "gpu_energy_mj") if (v := getattr(energy, name, None)) is not None]
-        total = sum(known) if known else None
-    if total is None or total <= 0:
+    """The first of these sums of which anything is known; a part that the chip cannot see is None."""
+    sums = ([v for name in parts if (v := getattr(energy, name, None)) is not None] for parts in _CHIP_PARTS)
+    total = sum(next(filter(None, sums), []))
+    if total <= 0:
         raise InputError(f"zeus gave no energy of the chip ({energy}); measure for at least 0.1 s.")
     return float(total) / 1000
 

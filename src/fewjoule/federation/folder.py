@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fewjoule.energy import BEFORE_FIRST_ROUND, Ledger, charge_downlink, charge_uplink, link
+from fewjoule.energy import BEFORE_FIRST_ROUND, Ledger, charge_radio, link
 from fewjoule.federation import wire
 from fewjoule.federation.server import COLUMNS, TRACE
 from fewjoule.federation.spec import Contract, contract, read_spec
@@ -22,10 +22,9 @@ from fewjoule.federation.study import FederatedStudy
 from fewjoule.files import write_atomically
 from fewjoule.simulate.rules import DIVERGED_AT
 from fewjoule.simulate.work import adaptation_flops
-from fewjoule.study.folder import receives, write_results
+from fewjoule.study.outputs import write_results
 from fewjoule.study.parts import Part
 from fewjoule.study.summary import summarise
-from fewjoule.tasks.samples import AgentData, Agents, Samples
 from fewjoule.training.adapt import adapt
 
 TRAFFIC = ("payload_up", "payload_down", "network_up", "network_down", "charged_up", "charged_down")
@@ -84,17 +83,24 @@ def write_federated_folder(folder: Path, study: FederatedStudy, results: list[Re
     for entry in study.methods:
         for seed, result in zip(study.seeds, by_method[entry.name], strict=True):
             charge_result(ledger, study, entry.name, seed, result)
-        _charge_adaptation(ledger, study, entry.name, finished[entry.name])
+        facts = finished[entry.name].facts
+        for seed in study.seeds if facts else ():
+            shares, flops = len(study.seeds) * study.evaluation.tasks, facts["adaptation_flops"]
+            same: dict[str, Any] = {"method": entry.name, "seed": seed, "phase": "adaptation"}
+            ledger.add_reading(facts["adaptation"], **same, shares=shares, of="new task", flops=flops)
     data = "each agent's own, at its site"
-    summary = summarise(study, model, _named(agents), data, finished, ledger)
-    summary["tasks"] = study.evaluation.tasks if study.family is not None else 0
+    summary = summarise(study, model, agents, data, finished, ledger)
     for name, each in by_method.items():
         summary["methods"][name]["traffic"] = {
             column: sum(sum(row[column] or 0 for row in traffic(result)) for result in each) / len(each)
             for column in TRAFFIC
         }
         summary["methods"][name]["skipped"] = sum(len(result.skipped) for result in each)
-    write_results(folder, study, model, finished, ledger, summary)
+    cards = {
+        e.name: [{"study": study.name, "method": e.build().describe(), "seed": seed} for seed in study.seeds]
+        for e in study.methods
+    }
+    write_results(folder, study, model, finished, ledger, summary, cards)
     _write_csv(folder / "paths.csv", ("method", "agent", "round", "pc1", "pc2"), [])
     _write_csv(
         folder / "traffic.csv",
@@ -120,7 +126,7 @@ def write_federated_folder(folder: Path, study: FederatedStudy, results: list[Re
 
 def charge_result(ledger: Ledger, study: FederatedStudy, name: str, seed: int, result: Result) -> None:
     """Every agent's own readings, and its radio as the link charges it."""
-    agents, method = result.contract.spec.agents, result.contract.method
+    agents = result.contract.spec.agents
     for i, agent in enumerate(agents):
         joules, seconds, kind, source = result.pretraining[i]
         if np.isfinite(joules):
@@ -140,11 +146,10 @@ def charge_result(ledger: Ledger, study: FederatedStudy, name: str, seed: int, r
                 joules=float(result.column("joules")[exchange, i]),
                 seconds=float(result.column("seconds")[exchange, i]),
             )  # fmt: skip
-    same: dict[str, Any] = {"method": name, "seed": seed, "agents": agents, "rounds": method.rounds}
-    chosen, up, down = link(study.energy.link), result.bits("charged_up"), result.bits("charged_down")
-    charge_uplink(ledger, chosen, **same, bits_per_message=up[1:], first_bits=up[0])
-    if receives(study):
-        charge_downlink(ledger, chosen, **same, bits_per_message=down[1:], first_bits=down[0])
+    charge_radio(
+        ledger, link(study.energy.link), method=name, seed=seed, agents=agents,
+        uplink_bits=result.bits("charged_up"), downlink_bits=result.bits("charged_down"),
+    )  # fmt: skip
 
 
 def traffic(result: Result) -> list[dict[str, Any]]:
@@ -210,25 +215,6 @@ def _part(study: FederatedStudy, results: list[Result]) -> Part:
         arrays |= {"loss": np.asarray(judged.loss), "accuracy": np.asarray(judged.accuracy)}
         facts = {"adaptation": reading, "adaptation_flops": flops}
     return Part(arrays, facts)
-
-
-def _charge_adaptation(ledger: Ledger, study: FederatedStudy, name: str, part: Part) -> None:
-    if not part.facts:
-        return
-    reading, shares = part.facts["adaptation"], len(study.seeds) * study.evaluation.tasks
-    for seed in study.seeds:
-        ledger.add(
-            method=name, seed=seed, phase="adaptation", kind=reading["kind"],
-            source=f"{reading['source']}; one reading shared by {shares} new tasks",
-            joules=reading["joules"] / shares, seconds=reading["seconds"] / shares,
-            flops=part.facts["adaptation_flops"],
-        )  # fmt: skip
-
-
-def _named(names: tuple[str, ...]) -> Agents:
-    """Agents of whom nothing but the names is known here."""
-    nothing = Samples(jnp.zeros((0, 0)), jnp.zeros((0, 0)), jnp.zeros((0, 0)))
-    return Agents(AgentData(nothing, nothing), names)
 
 
 def _write_csv(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:

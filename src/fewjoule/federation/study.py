@@ -17,16 +17,8 @@ import pydantic
 from pydantic import Field
 
 from fewjoule.federation.spec import Spec, contract
-from fewjoule.study.settings import (
-    Count,
-    MnistFamily,
-    Positive,
-    SinusoidFamily,
-    Study,
-    make_study_of,
-    read_source,
-    read_toml,
-)
+from fewjoule.study.families import Count, MnistFamily, Positive, SinusoidFamily
+from fewjoule.study.settings import Study, make_study_of, read_source, read_toml
 
 
 class FederationSettings(pydantic.BaseModel):

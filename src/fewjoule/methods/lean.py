@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fewjoule.codecs import TopK, codec
-from fewjoule.energy.devices import Device
-from fewjoule.energy.links import Link
+from fewjoule.energy.links import Link, knows_receiving
+from fewjoule.energy.meters import Device
 from fewjoule.energy.presets import device as named_device
 from fewjoule.energy.presets import link as named_link
 from fewjoule.errors import InputError, unknown
@@ -148,10 +148,7 @@ def radio_joules(weights: int, radio: Link, up: str, down: str, rounds: int) -> 
 
 def receive_joules(radio: Link, bits: int) -> float:
     """The energy to receive, 0 where the link does not know its receive power."""
-    try:
-        return radio.receive_joules(bits)
-    except InputError:
-        return 0.0
+    return radio.receive_joules(bits) if knows_receiving(radio) else 0.0
 
 
 def _most_bits(spec: str, weights: int) -> int:

@@ -10,9 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from fewjoule.energy.devices import Device
-from fewjoule.energy.links import Link
-from fewjoule.errors import InputError
+from fewjoule.energy.links import Link, knows_receiving
+from fewjoule.energy.meters import Device
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
 from fewjoule.simulate.rules import NUMBER_BYTES, broadcast_bytes, message_bytes, probe_bytes
@@ -44,12 +43,10 @@ def cost(method: Method, model: Model, link: Link, device: Device | None = None,
     up, down = most_bits(method, model)
     sending = [link.energy_joules(int(bits)) for bits in up]
     seconds = sum(link.seconds(int(bits)) for bits in up)
-    receiving: float | None = 0.0
-    try:
+    receiving = None
+    if not down.any() or knows_receiving(link):
         receiving = sum(link.receive_joules(int(bits)) for bits in down if bits)
         seconds += sum(link.receive_seconds(int(bits)) for bits in down if bits)
-    except InputError:
-        receiving = None
     arithmetic = None if device is None else device.energy_joules(agent_flops(method, model, data_for(model, samples)))
     return Cost(method.rounds, int(up.sum()), int(down.sum()), sum(sending), receiving, arithmetic, seconds)
 

@@ -95,9 +95,7 @@ class FilesFamily(Table):
         reading = files.Reading(self.target, self.task, self.divide_by)
         return files.read_agents(self.folder, reading, validation=share, seed=seed)
 
-    def build_from(
-        self, found: files.Folder, seeds: list[int], shots: int | None
-    ) -> tuple[Agents, Tasks | None, str]:
+    def build_from(self, found: files.Folder, seeds: list[int], shots: int | None) -> tuple[Agents, Tasks | None, str]:
         """Agents for every seed and new tasks, from files that are already read."""
         agents = stack_seeds([found.agents] * len(seeds), seeds)
         data = f"{len(found.files)} agents of {self.folder}"

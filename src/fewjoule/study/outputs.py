@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fewjoule.energy import ALL_ROUNDS, BEFORE_FIRST_ROUND, Ledger, charge_downlink, charge_uplink, link
-from fewjoule.errors import InputError
+from fewjoule.energy import Ledger, charge_radio, link
 from fewjoule.files import write_atomically
 from fewjoule.models.model import Model
 from fewjoule.models.weights import write_model
@@ -54,7 +53,7 @@ def write_results(
     """The files that a simulated and a federated run have in common."""
     _put(folder / "evaluation.csv", _evaluation(study, finished))
     _put(folder / "trace.csv", _trace(study, finished))
-    ledger.to_csv(folder / "energy.csv")
+    ledger.to_csv(folder / "energy.csv", force=True)
     write_atomically(folder / "summary.json", (json.dumps(summary, indent=1) + "\n").encode(), force=True)
     (folder / "meta").mkdir(exist_ok=True)
     for name, part in finished.items():
@@ -100,52 +99,33 @@ def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger
 
     A reading covers all seeds at once and is shared out evenly; its source says so.
     """
-    ledger, chosen = Ledger(), link(study.energy.link)
+    ledger, chosen, local = Ledger(), link(study.energy.link), finished.local
     for entry in study.methods:
         method, part, shares = entry.build(), finished.methods[entry.name], len(study.seeds)
         for i, seed in enumerate(study.seeds):
-            local = finished.local
-            if local is not None and uses_local(method) and local.facts["reading"] is not None:
-                flops = local.facts["flops"][i]
-                _charge_reading(ledger, entry, seed, "pretraining", local.facts["reading"], shares, flops)
-            if part.facts["computation"] is not None:
-                flops = part.facts["flops"]
-                _charge_reading(ledger, entry, seed, "computation", part.facts["computation"], shares, flops)
+            same: dict[str, Any] = {"method": entry.name, "seed": seed}
+            charges = [("computation", part.facts["computation"], shares, "seed", part.facts["flops"])]
+            if local is not None and uses_local(method):
+                charges.insert(0, ("pretraining", local.facts["reading"], shares, "seed", local.facts["flops"][i]))
+            tasks, flops = shares * study.evaluation.tasks, part.facts["adaptation_flops"]
+            charges.append(("adaptation", part.facts["adaptation"], tasks, "new task", flops))
+            for phase, reading, count, of, flops in charges:
+                if reading is not None:
+                    ledger.add_reading(reading, **same, phase=phase, shares=count, of=of, flops=flops)
             up, down = part.arrays["uplink_bits"][i], part.arrays["downlink_bits"][i]
-            same: dict[str, Any] = {"method": entry.name, "seed": seed, "agents": agents, "rounds": method.rounds}
-            charge_uplink(ledger, chosen, **same, bits_per_message=up[1:], first_bits=up[0])
-            if receives(study):
-                charge_downlink(ledger, chosen, **same, bits_per_message=down[1:], first_bits=down[0])
-            if part.facts["adaptation"] is not None:
-                tasks, flops = shares * study.evaluation.tasks, part.facts["adaptation_flops"]
-                _charge_reading(ledger, entry, seed, "adaptation", part.facts["adaptation"], tasks, flops)
+            charge_radio(ledger, chosen, **same, agents=agents, uplink_bits=up, downlink_bits=down)
     return ledger
 
 
-def receives(study: Study) -> bool:
-    """Whether the link knows what receiving costs; the paper's link does not, and the paper does not charge it."""
-    try:
-        link(study.energy.link).receive_joules(1)
-    except InputError:
-        return False
-    return True
-
-
-def _charge_reading(
-    ledger: Ledger, entry: MethodEntry, seed: int, phase: str, reading: dict[str, Any], shares: int, flops: int | None
-) -> None:
-    what = "new task" if phase == "adaptation" else "seed"
-    ledger.add(
-        method=entry.name,
-        seed=seed,
-        phase=phase,
-        round=BEFORE_FIRST_ROUND if phase == "pretraining" else ALL_ROUNDS,
-        kind=reading["kind"],
-        source=f"{reading['source']}; one reading shared by {shares} {what}s",
-        joules=reading["joules"] / shares,
-        seconds=reading["seconds"] / shares,
-        flops=flops,
-    )
+def energy_table(ledger: Ledger) -> list[dict[str, Any]]:
+    """Joules, seconds, bits and FLOPs by phase and kind, those that are known; kinds are never added up."""
+    table = []
+    for spent in ledger.spent():
+        counts = {"bits": spent.bits, "flops": spent.flops}
+        whole = {key: int(count) for key, count in counts.items() if count is not None}
+        cell = {"phase": spent.phase, "kind": spent.kind, "source": spent.sources[0], "joules": spent.joules} | whole
+        table.append(cell if spent.seconds is None else cell | {"seconds": spent.seconds})
+    return table
 
 
 def _evaluation(study: Study, finished: dict[str, Part]) -> Iterable[str]:

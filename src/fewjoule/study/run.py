@@ -5,39 +5,28 @@ it was; when all are there, `outputs` turns them into the folder's files and the
 """
 
 import os
-import platform
 import shutil
-import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import tomli_w
 
-from fewjoule._version import __version__
 from fewjoule.energy import Ledger
-from fewjoule.energy.metering import Around, Metering
-from fewjoule.errors import DivergedWarning, InputError
-from fewjoule.files import write_atomically
-from fewjoule.methods import Method
-from fewjoule.models.model import Model
+from fewjoule.energy.metering import Metering
+from fewjoule.errors import DivergedWarning
 from fewjoule.simulate.simulate import Simulation
-from fewjoule.simulate.work import adaptation_flops, method_flops, training_flops
-from fewjoule.study.families import FilesFamily
+from fewjoule.simulate.work import adaptation_flops, method_flops
 from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part
 from fewjoule.study.prepare import Prepared, uses_local
 from fewjoule.study.pretrain import pretrain, told
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
-from fewjoule.tasks.samples import Agents, Tasks
 from fewjoule.training.adapt import Adaptation, adapt
-from fewjoule.training.align import align
-from fewjoule.training.local import LocalModels, train_locally
 
 DRAWN = ("meta_backward", "maml", "imaml")
 """Methods whose agents' trajectories are drawn; the first of each in a study."""
@@ -93,9 +82,7 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Fin
     return finished, ledger
 
 
-def _run_methods(
-    prepared: Prepared, local: Part | None, meter: Metering, parts: Parts, progress: Progress
-) -> None:
+def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts: Parts, progress: Progress) -> None:
     """Run and evaluate the methods that are not among the parts.
 
     Compiling uses all cores and comes first, so that a meter around an execution sees nothing else.
@@ -109,7 +96,7 @@ def _run_methods(
         e.name: Simulation(e.build(), model, agents, models, seed=list(study.seeds), keep_paths=e.name in drawn)
         for e in left
     }
-    jobs = [simulation.compile for simulation in ready.values()]
+    jobs: list[Callable[[], Any]] = [simulation.compile for simulation in ready.values()]
     if prepared.tasks is not None:
         jobs.insert(0, lambda: _evaluate(prepared, jnp.zeros((len(study.seeds), model.size))))
     progress.stage("compiling", len(jobs))

@@ -26,8 +26,9 @@ LONGEST_FILE_BYTES = 2**20
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
+
 class ModelSettings(Table):
-    """The architecture; own agents with models need no `spec`, and `loss` follows from the data where it is left out."""
+    """The architecture; own agents with models need no `spec`, and without `loss` the data say which."""
 
     spec: str | None = None
     init: str = "glorot"
@@ -98,7 +99,7 @@ class Study(Table):
         """The model that the settings name; a study without data of its own is of regression."""
         if self.model.spec is None:
             raise InputError("model.spec is missing; add it.")
-        loss = self.model.loss or getattr(self.family, "LOSS", "mse")
+        loss = self.model.loss or str(getattr(self.family, "LOSS", "mse"))
         return model_from_spec(self.model.spec, init=self.model.init, loss=loss)
 
     def check(self) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from fewjoule.energy import KINDS, PHASES, Ledger, ShannonLink, link
+from fewjoule.energy import Ledger, ShannonLink, link
 from fewjoule.models.model import Model
 from fewjoule.study.parts import Part
 from fewjoule.study.settings import Study
-
 
 Array = np.ndarray[Any, Any]
 QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
@@ -126,29 +125,11 @@ def _statistics(values: Array, statistic: str, *, ratio: bool) -> dict[str, Any]
 
 def _energies(ledger: Ledger, seeds: int) -> dict[str, Any]:
     """Per method, phase and kind: joules, seconds, bits and FLOPs per seed. Amounts nobody knows are None."""
-    sums: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
-    for row in ledger:
-        cell = (
-            sums.setdefault(row.method, {})
-            .setdefault(row.phase, {})
-            .setdefault(row.kind, {"joules": [], "seconds": [], "bits": [], "flops": []})
-        )
-        for name, amounts in cell.items():
-            amount = getattr(row, name)
-            if amount is not None:
-                amounts.append(amount)
-    return {
-        method: {
-            phase: {
-                kind: {name: math.fsum(a) / seeds if a else None for name, a in phases[phase][kind].items()}
-                for kind in KINDS
-                if kind in phases[phase]
-            }
-            for phase in PHASES
-            if phase in phases
-        }
-        for method, phases in sums.items()
-    }
+    table: dict[str, Any] = {}
+    for spent in ledger.spent(seeds=seeds):
+        amounts = {name: getattr(spent, name) for name in ("joules", "seconds", "bits", "flops")}
+        table.setdefault(spent.method, {}).setdefault(spent.phase, {})[spent.kind] = amounts
+    return table
 
 
 def _values(bits: Array) -> float:

@@ -75,7 +75,7 @@ def descend(
         value, gradient = jax.value_and_grad(loss)(vector, minibatch)
         change, memory = by.update(gradient, memory, vector)
         after = (optax.apply_updates(vector, change), memory)
-        if limit is not None:
+        if limit is not None and index is not None:
             after = jax.tree.map(lambda new, old: jnp.where(index < limit, new, old), after, carry)
         return after, value
 

@@ -21,7 +21,7 @@ from fewjoule.federation.nvflare.jobs import Away, Operator
 from fewjoule.federation.spec import Spec, read_spec
 from fewjoule.federation.study import FederatedStudy, read_federated_study, specs_of
 from fewjoule.files import write_atomically
-from fewjoule.study.run import host_facts, new_folder
+from fewjoule.study.parts import host_facts, new_folder
 
 POLL_SECONDS = 1.0
 START_SECONDS = 120.0  # a job that says nothing for this long after its start is given up
