@@ -10,10 +10,11 @@ bug of this package and keeps its traceback.
 """
 
 import difflib
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any
 
 
 class InputError(ValueError):
@@ -52,6 +53,25 @@ def positive(name: str, value: Any) -> None:
         raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
 
 
-def check_batch(batch: Any) -> None:
-    if batch is not None:
-        positive_int("batch", batch)
+def not_negative(name: str, value: Any) -> None:
+    if not is_real(value) or not value >= 0:
+        raise InputError(f"{name} must be 0 or more, got {value!r}.")
+
+
+def batch_size(name: str, value: Any) -> None:
+    if value is not None:
+        positive_int(name, value)
+
+
+Count = Annotated[int, positive_int]
+Positive = Annotated[float, positive]
+NotNegative = Annotated[float, not_negative]
+Batch = Annotated[int | None, batch_size]
+"""Types of settings that carry their check: None takes all samples as one batch."""
+
+
+def check_settings(signature: inspect.Signature, settings: Mapping[str, Any]) -> None:
+    """Check a function's arguments by the types of its signature, such as `rounds: Count = 5`."""
+    for name, value in settings.items():
+        for check in getattr(signature.parameters[name].annotation, "__metadata__", ()):
+            check(name, value)

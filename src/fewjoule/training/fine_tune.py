@@ -13,8 +13,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from fewjoule.errors import InputError
-from fewjoule.methods.method import positive, positive_int
+from fewjoule.errors import InputError, positive, positive_int
 from fewjoule.models.model import Model
 from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.descent import optimiser as make_optimiser
