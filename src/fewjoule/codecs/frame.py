@@ -63,8 +63,8 @@ def frame_bytes(size: int) -> int:
     return 1 + varint_bytes(size) + 4
 
 
-def read_frame(data: bytes) -> tuple[int, int, bytes]:
-    """Kind of codec, number of weights and body of a checked message."""
+def read_frame(data: bytes, wanted: int | None = None) -> tuple[int, int, bytes]:
+    """Kind of codec, number of weights and body of a checked message; `wanted` is the number of weights to expect."""
     data = bytes(data)
     if len(data) < 6:
         raise InputError(f"coded message must have at least 6 bytes, got {len(data)}; receive it again.")
@@ -75,6 +75,8 @@ def read_frame(data: bytes) -> tuple[int, int, bytes]:
     size, at = read_varint(data[:-4], 1, "number of weights")
     if size < 1:
         raise InputError("coded message has no weights; receive it again.")
+    if wanted is not None and size != wanted:
+        raise InputError(f"coded message must have {wanted} weights, got {size}; both ends must agree on the model.")
     return data[0] & 15, size, data[at:-4]
 
 
