@@ -63,11 +63,11 @@ def batch_size(name: str, value: Any) -> None:
         positive_int(name, value)
 
 
+# Types of settings that carry their check, for functions whose arguments `check_settings` checks.
 Count = Annotated[int, positive_int]
 Positive = Annotated[float, positive]
 NotNegative = Annotated[float, not_negative]
-Batch = Annotated[int | None, batch_size]
-"""Types of settings that carry their check: None takes all samples as one batch."""
+Batch = Annotated[int | None, batch_size]  # None takes all samples
 
 
 def check_settings(signature: inspect.Signature, settings: Mapping[str, Any]) -> None:

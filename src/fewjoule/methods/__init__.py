@@ -59,23 +59,6 @@ def method(name: str, **settings: Any) -> Method:
 
 
 __all__ = [
-    "METHODS",
-    "Method",
-    "Schedule",
-    "average",
-    "fedavg",
-    "fedavgm",
-    "fedexp",
-    "fedsgd",
-    "fisher",
-    "fomaml",
-    "imaml",
-    "lean",
-    "local_model",
-    "maml",
-    "meta_backward",
-    "method",
-    "random_start",
-    "reptile",
-    "with_codec",
-]
+    "METHODS", "Method", "Schedule", "average", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml", "imaml",
+    "lean", "local_model", "maml", "meta_backward", "method", "random_start", "reptile", "with_codec",
+]  # fmt: skip

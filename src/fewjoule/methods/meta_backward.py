@@ -116,16 +116,8 @@ def meta_backward(*, rounds: Count = 50, step: Positive = 0.01, batch: Batch = 1
         done = done + 1
         return (radii, done), Broadcast(mean, radii[jnp.minimum(done, rounds - 1)])
 
-    return Method(
-        "meta_backward",
-        rounds,
-        "average",
-        agent,
-        server,
-        init,
-        own_model_kept,
-        probe=probe if radius == "auto" else None,
-    )
+    probing = probe if radius == "auto" else None
+    return Method("meta_backward", rounds, "average", agent, server, init, own_model_kept, probe=probing)
 
 
 def project(point: Array, centre: Array, radius: Array) -> tuple[Array, Array]:

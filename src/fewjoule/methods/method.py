@@ -127,7 +127,7 @@ def factory(build: Callable[P, Method]) -> Callable[P, Method]:
     settings, so that programs compiled for it are found again. A method that is built without it is an object of its
     own each time, and never meets another's programs.
     """
-    signature = inspect.signature(build)
+    signature = inspect.signature(build, eval_str=True)
     make: Callable[..., Method] = build
 
     def make_with(**settings: Any) -> Method:
