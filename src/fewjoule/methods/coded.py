@@ -24,7 +24,7 @@ from jax import Array
 
 from fewjoule.codecs import Codec, codec
 from fewjoule.errors import InputError
-from fewjoule.methods.method import Broadcast, Info, Method, Start, Upload
+from fewjoule.methods.method import Broadcast, Method, Start, Turn, Upload
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss
 
@@ -71,7 +71,7 @@ def _coded(
             return inner, ()
         return inner, jnp.zeros_like(local) if uploaded is None or method.sends != "model" else local - uploaded
 
-    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> tuple[Any, Any, Info]:
+    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         inner, lost = state
         inner, message, info = method.agent(loss, inner, broadcast, data, key)
         if sent is None:
