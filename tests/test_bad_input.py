@@ -71,8 +71,9 @@ SETTINGS = [(name, setting) for name, build in fj.METHODS.items() for setting in
 
 @pytest.mark.parametrize(("name", "setting"), SETTINGS)
 def test_every_setting_is_checked(name, setting):
-    with pytest.raises(fj.InputError, match=f"{setting}|nonsense"):
-        fj.method(name, **{setting: "nonsense"})
+    for nonsense in ("nonsense", -1, {}):
+        with pytest.raises(fj.InputError, match=f"{setting}|{nonsense}"):
+            fj.method(name, **{setting: nonsense})
 
 
 MODEL = fj.mlp([1, 6, 5, 1])

@@ -25,10 +25,10 @@ class DivergedWarning(UserWarning):
     """Some seeds of a run diverged; their meta-models are NaN and no statistic counts them."""
 
 
-def unknown(thing: str, value: str, known: Iterable[str]) -> InputError:
+def unknown(thing: str, value: Any, known: Iterable[str]) -> InputError:
     """An `InputError` for a name that is not one of `known`, with the nearest right one."""
     names = sorted(known)
-    near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
     cure = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}."
     return InputError(f"unknown {thing} {value!r}; {cure}")
 
@@ -58,6 +58,11 @@ def not_negative(name: str, value: Any) -> None:
         raise InputError(f"{name} must be 0 or more, got {value!r}.")
 
 
+def text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise InputError(f"{name} must be text, got {value!r}.")
+
+
 def batch_size(name: str, value: Any) -> None:
     if value is not None:
         positive_int(name, value)
@@ -67,6 +72,7 @@ def batch_size(name: str, value: Any) -> None:
 Count = Annotated[int, positive_int]
 Positive = Annotated[float, positive]
 NotNegative = Annotated[float, not_negative]
+Text = Annotated[str, text]
 Batch = Annotated[int | None, batch_size]  # None takes all samples
 
 

@@ -96,6 +96,8 @@ def choose(
     """The rule alone, with the arguments of `lean`."""
     positive_int("training_steps", training_steps)
     radio = named_link(link) if isinstance(link, str) else link
+    if not hasattr(radio, "energy_joules"):
+        raise InputError(f"link must be a link or its name, such as 'wifi', got {link!r}.")
     processor = named_device(device) if isinstance(device, str) else device
     if (budget_joules is not None or processor is not None) and weights is None:
         what = "device" if budget_joules is None else "budget_joules"
@@ -119,7 +121,7 @@ def choose(
         return max(1, min(wanted, int(messages / per_step)))
 
     if budget_joules is None or weights is None:
-        if target is not None and target not in TARGETS:
+        if target is not None and target not in tuple(TARGETS):
             raise unknown("target", target, TARGETS)
         rounds = TARGETS[target or "match"]
     else:

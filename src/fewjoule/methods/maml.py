@@ -14,7 +14,7 @@ import jax
 import optax
 from jax import Array
 
-from fewjoule.errors import Batch, Count, Positive
+from fewjoule.errors import Batch, Count, Positive, Text
 from fewjoule.methods.method import Broadcast, Info, Method, Start, StartAt, Turn, factory
 from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.descent import Loss, descend, optimiser
@@ -27,7 +27,7 @@ def maml(
     inner_steps: Count = 1,
     inner_step: Positive = 0.01,
     outer_step: Positive = 1e-3,
-    outer_optimiser: str = "adam",
+    outer_optimiser: Text = "adam",
     batch: Batch = 100,
     start: StartAt = "average",
 ) -> Method:
@@ -42,7 +42,7 @@ def fomaml(
     inner_steps: Count = 1,
     inner_step: Positive = 0.01,
     outer_step: Positive = 1e-3,
-    outer_optimiser: str = "adam",
+    outer_optimiser: Text = "adam",
     batch: Batch = 100,
     start: StartAt = "average",
 ) -> Method:
