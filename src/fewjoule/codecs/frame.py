@@ -22,11 +22,6 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Integers = np.ndarray[Any, Any]
 
 
-def varint_bytes(value: int) -> int:
-    """Length of `varint(value)`."""
-    return max(1, -(-value.bit_length() // 7))
-
-
 def varint(value: int) -> bytes:
     """LEB128: seven bits a byte, lowest first, the high bit set on all but the last."""
     out = bytearray()
@@ -60,7 +55,7 @@ def frame(kind: int, size: int, body: bytes) -> bytes:
 
 def frame_bytes(size: int) -> int:
     """Bytes of a frame without its body."""
-    return 1 + varint_bytes(size) + 4
+    return 1 + len(varint(size)) + 4
 
 
 def read_frame(data: bytes, wanted: int | None = None) -> tuple[int, int, bytes]:

@@ -32,7 +32,6 @@ from fewjoule.codecs.frame import (
     unpack_bits,
     values_of,
     varint,
-    varint_bytes,
 )
 from fewjoule.errors import InputError
 
@@ -141,7 +140,7 @@ class TopK(Codec):
         # The gaps add up to at most size - k, so their unary parts to at most (size - k) >> m.
         k = self.kept(size)
         stream = min(k * (1 + m + self.bits) + ((size - k) >> m) for m in range(RICE_PARAMETERS))
-        return 2 + 2**self.bits + varint_bytes(k) + packed_bytes(stream, 1)
+        return 2 + 2**self.bits + len(varint(k)) + packed_bytes(stream, 1)
 
     def body(self, packed: Any, size: int) -> bytes:
         count, m = int(packed.number), int(packed.rice)
