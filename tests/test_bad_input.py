@@ -1,5 +1,7 @@
 """A user's mistake is one clear error that names the value and the cure, before anything compiles."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,6 +54,9 @@ METHOD_MISTAKES = {
     "unknown setting of method 'fedavg': 'round'; did you mean 'rounds'": lambda: fj.method("fedavg", round=3),
     "method 'average' has no settings, got 'rounds'": lambda: fj.method("average", rounds=3),
     "agent must be at least 0, got -1": lambda: fj.local_model(agent=-1),
+    "momentum must be at least 0 and below 1, got 'much'": lambda: fj.fedavgm(momentum="much"),
+    "epsilon must be 0 or more, got 'little'": lambda: fj.fedexp(epsilon="little"),
+    "step must be a finite number above 0, got 0": lambda: fj.lean(weights=20_000, budget_joules=1, step=0),
 }
 
 
@@ -59,6 +64,16 @@ METHOD_MISTAKES = {
 def test_methods_are_checked_when_built(match):
     with pytest.raises(fj.InputError, match=match):
         METHOD_MISTAKES[match]()
+
+
+SETTINGS = [(name, setting) for name, build in fj.METHODS.items() for setting in inspect.signature(build).parameters]
+
+
+@pytest.mark.parametrize(("name", "setting"), SETTINGS)
+def test_every_setting_is_checked(name, setting):
+    for nonsense in ("nonsense", -1, {}):
+        with pytest.raises(fj.InputError, match=f"{setting}|{nonsense}"):
+            fj.method(name, **{setting: nonsense})
 
 
 MODEL = fj.mlp([1, 6, 5, 1])

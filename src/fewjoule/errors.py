@@ -10,10 +10,11 @@ bug of this package and keeps its traceback.
 """
 
 import difflib
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any
 
 
 class InputError(ValueError):
@@ -24,10 +25,10 @@ class DivergedWarning(UserWarning):
     """Some seeds of a run diverged; their meta-models are NaN and no statistic counts them."""
 
 
-def unknown(thing: str, value: str, known: Iterable[str]) -> InputError:
+def unknown(thing: str, value: Any, known: Iterable[str]) -> InputError:
     """An `InputError` for a name that is not one of `known`, with the nearest right one."""
     names = sorted(known)
-    near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
     cure = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}."
     return InputError(f"unknown {thing} {value!r}; {cure}")
 
@@ -52,6 +53,31 @@ def positive(name: str, value: Any) -> None:
         raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
 
 
-def check_batch(batch: Any) -> None:
-    if batch is not None:
-        positive_int("batch", batch)
+def not_negative(name: str, value: Any) -> None:
+    if not is_real(value) or not value >= 0:
+        raise InputError(f"{name} must be 0 or more, got {value!r}.")
+
+
+def text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise InputError(f"{name} must be text, got {value!r}.")
+
+
+def batch_size(name: str, value: Any) -> None:
+    if value is not None:
+        positive_int(name, value)
+
+
+# Types of settings that carry their check, for functions whose arguments `check_settings` checks.
+Count = Annotated[int, positive_int]
+Positive = Annotated[float, positive]
+NotNegative = Annotated[float, not_negative]
+Text = Annotated[str, text]
+Batch = Annotated[int | None, batch_size]  # None takes all samples
+
+
+def check_settings(signature: inspect.Signature, settings: Mapping[str, Any]) -> None:
+    """Check a function's arguments by the types of its signature, such as `rounds: Count = 5`."""
+    for name, value in settings.items():
+        for check in getattr(signature.parameters[name].annotation, "__metadata__", ()):
+            check(name, value)

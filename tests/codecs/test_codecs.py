@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from fewjoule.codecs import codec, decode
+from fewjoule.codecs import CODECS, codec, decode
 from fewjoule.codecs.levels import largest
 from fewjoule.errors import InputError
 
@@ -180,6 +180,14 @@ def test_wrong_specs_are_explained(spec, match):
 def test_specs_name_their_codecs():
     for spec in SPECS:
         assert codec(codec(spec).spec) == codec(spec) == codec(codec(spec))
+        assert type(codec(spec)) is CODECS[spec.split(":")[0]]
+    assert len({kind.kind for kind in CODECS.values()}) == len(CODECS)
+
+
+def test_a_codec_is_checked_when_it_is_made():
+    for make in (lambda: CODECS["quantise"](9), lambda: CODECS["lloyd-max"](0), lambda: CODECS["top-k"](1.5, 1)):
+        with pytest.raises(InputError, match="cannot be made; write"):
+            make()
 
 
 def test_what_a_codec_cannot_send():

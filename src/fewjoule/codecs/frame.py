@@ -22,11 +22,6 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Integers = np.ndarray[Any, Any]
 
 
-def varint_bytes(value: int) -> int:
-    """Length of `varint(value)`."""
-    return max(1, -(-value.bit_length() // 7))
-
-
 def varint(value: int) -> bytes:
     """LEB128: seven bits a byte, lowest first, the high bit set on all but the last."""
     out = bytearray()
@@ -60,11 +55,11 @@ def frame(kind: int, size: int, body: bytes) -> bytes:
 
 def frame_bytes(size: int) -> int:
     """Bytes of a frame without its body."""
-    return 1 + varint_bytes(size) + 4
+    return 1 + len(varint(size)) + 4
 
 
-def read_frame(data: bytes) -> tuple[int, int, bytes]:
-    """Kind of codec, number of weights and body of a checked message."""
+def read_frame(data: bytes, wanted: int | None = None) -> tuple[int, int, bytes]:
+    """Kind of codec, number of weights and body of a checked message; `wanted` is the number of weights to expect."""
     data = bytes(data)
     if len(data) < 6:
         raise InputError(f"coded message must have at least 6 bytes, got {len(data)}; receive it again.")
@@ -75,6 +70,8 @@ def read_frame(data: bytes) -> tuple[int, int, bytes]:
     size, at = read_varint(data[:-4], 1, "number of weights")
     if size < 1:
         raise InputError("coded message has no weights; receive it again.")
+    if wanted is not None and size != wanted:
+        raise InputError(f"coded message must have {wanted} weights, got {size}; both ends must agree on the model.")
     return data[0] & 15, size, data[at:-4]
 
 

@@ -14,13 +14,14 @@ nothing: sum (v - decoded)² <= sum v². Over rounds, use them with error feedba
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.codecs.codec import Codec, clean, coarse, coarse_bytes, read_coarse, tree_sum
 from fewjoule.codecs.frame import (
     bits_of,
     frame_bytes,
@@ -31,12 +32,10 @@ from fewjoule.codecs.frame import (
     unpack_bits,
     values_of,
     varint,
-    varint_bytes,
 )
-from fewjoule.codecs.interface import Codec, clean, coarse, coarse_bytes, read_coarse, tree_sum
 from fewjoule.errors import InputError
 
-MOST_BITS = 6
+BITS = range(1, 7)
 LLOYD_ROUNDS = 12
 SAMPLE = 8192  # weights that the levels are fitted to before one pass over all of them
 RICE_PARAMETERS = 24
@@ -65,11 +64,12 @@ class LloydMax(Codec):
     """`bits` (1 to 6) a weight and 2 bytes for each of the 2**(bits - 1) magnitudes."""
 
     bits: int
-    kind: ClassVar[int] = 3
+    name = "lloyd-max"
+    written = f"lloyd-max:BITS with {BITS[0]} to {BITS[-1]} bits"
+    kind = 3
 
-    @property
-    def spec(self) -> str:
-        return f"lloyd-max:{self.bits}"
+    def in_range(self) -> bool:
+        return self.bits in BITS
 
     def pack(self, vector: Array, key: Array) -> Signed:
         vector, top = clean(vector)
@@ -79,21 +79,18 @@ class LloydMax(Codec):
     def unpack(self, packed: Signed, size: int) -> Array:
         return _signed(packed.levels, packed.codes)
 
-    def size_bytes(self, packed: Any, size: int) -> Array:
-        return jnp.asarray(self.most_bytes(size), jnp.int32)
-
-    def most_bytes(self, size: int) -> int:
-        return frame_bytes(size) + 1 + 2**self.bits + packed_bytes(size, self.bits)
+    def most_body_bytes(self, size: int) -> int:
+        return 1 + 2**self.bits + packed_bytes(size, self.bits)
 
     def body(self, packed: Any, size: int) -> bytes:
         return bytes([self.bits]) + coarse_bytes(packed.levels) + pack_bits(packed.codes, self.bits)
 
     @classmethod
     def read(cls, body: bytes, size: int) -> np.ndarray[Any, Any]:
-        if not body or not 1 <= body[0] <= MOST_BITS:
+        if not body or body[0] not in BITS:
             raise InputError("coded message has a bad number of bits; receive it again.")
         bits, at = body[0], 1 + 2 ** body[0]
-        need_length(body, at + packed_bytes(size, bits))
+        need_length(body, cls(bits).most_body_bytes(size))
         return _table(read_coarse(body[1:at]))[unpack_bits(body[at:], size, bits)]
 
 
@@ -103,11 +100,12 @@ class TopK(Codec):
 
     share: float
     bits: int = 1
-    kind: ClassVar[int] = 4
+    name = "top-k"
+    written = f"top-k:SHARE:BITS with a share above 0 and at most 1, and {BITS[0]} to {BITS[-1]} bits"
+    kind = 4
 
-    @property
-    def spec(self) -> str:
-        return f"top-k:{self.share:g}:{self.bits}"
+    def in_range(self) -> bool:
+        return 0 < self.share <= 1 and self.bits in BITS
 
     def kept(self, size: int) -> int:
         """Number of weights sent, of `size`; fewer where fewer are not 0."""
@@ -138,11 +136,11 @@ class TopK(Codec):
         fixed = frame_bytes(size) + 2 + 2**self.bits
         return fixed + count + (packed.stream_bits.astype(jnp.int32) + 7) // 8
 
-    def most_bytes(self, size: int) -> int:
+    def most_body_bytes(self, size: int) -> int:
         # The gaps add up to at most size - k, so their unary parts to at most (size - k) >> m.
         k = self.kept(size)
         stream = min(k * (1 + m + self.bits) + ((size - k) >> m) for m in range(RICE_PARAMETERS))
-        return frame_bytes(size) + 2 + 2**self.bits + varint_bytes(k) + packed_bytes(stream, 1)
+        return 2 + 2**self.bits + len(varint(k)) + packed_bytes(stream, 1)
 
     def body(self, packed: Any, size: int) -> bytes:
         count, m = int(packed.number), int(packed.rice)
@@ -155,7 +153,7 @@ class TopK(Codec):
 
     @classmethod
     def read(cls, body: bytes, size: int) -> np.ndarray[Any, Any]:
-        if len(body) < 2 or not 1 <= body[0] <= MOST_BITS or body[1] >= RICE_PARAMETERS:
+        if len(body) < 2 or body[0] not in BITS or body[1] >= RICE_PARAMETERS:
             raise InputError("coded message has a bad number of bits; receive it again.")
         bits, m = body[0], body[1]
         count, at = read_varint(body, 2, "number of positions")

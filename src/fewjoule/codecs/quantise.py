@@ -10,18 +10,18 @@ so that the mean of what is decoded is v and no weight is off by as much as one 
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.codecs.frame import frame_bytes, need_length, pack_bits, packed_bytes, unpack_bits
-from fewjoule.codecs.interface import Codec, clean, coarse, coarse_bytes, read_coarse
+from fewjoule.codecs.codec import Codec, clean, coarse, coarse_bytes, read_coarse
+from fewjoule.codecs.frame import need_length, pack_bits, packed_bytes, unpack_bits
 from fewjoule.errors import InputError
 
-HEAD_BYTES = 3
+BITS = range(1, 9)
 
 
 class Quantised(NamedTuple):
@@ -34,12 +34,13 @@ class Quantise(Codec):
     """`bits` (1 to 8) a weight, unbiased; the error of each weight is below 2.02 R / (2**bits - 1)."""
 
     bits: int
-    kind: ClassVar[int] = 2
-    unbiased: ClassVar[bool] = True
+    name = "quantise"
+    written = f"quantise:BITS with {BITS[0]} to {BITS[-1]} bits"
+    kind = 2
+    unbiased = random = True
 
-    @property
-    def spec(self) -> str:
-        return f"quantise:{self.bits}"
+    def in_range(self) -> bool:
+        return self.bits in BITS
 
     def pack(self, vector: Array, key: Array) -> Quantised:
         last = 2**self.bits - 1
@@ -56,22 +57,17 @@ class Quantise(Codec):
     def unpack(self, packed: Quantised, size: int) -> Array:
         return (2 * packed.codes - (2**self.bits - 1)).astype(jnp.float32) * packed.scale
 
-    def size_bytes(self, packed: Any, size: int) -> Array:
-        return jnp.asarray(self.most_bytes(size), jnp.int32)
-
-    def most_bytes(self, size: int) -> int:
-        return frame_bytes(size) + HEAD_BYTES + packed_bytes(size, self.bits)
+    def most_body_bytes(self, size: int) -> int:
+        return 1 + 2 + packed_bytes(size, self.bits)
 
     def body(self, packed: Any, size: int) -> bytes:
         return bytes([self.bits]) + coarse_bytes(packed.scale) + pack_bits(packed.codes, self.bits)
 
     @classmethod
     def read(cls, body: bytes, size: int) -> np.ndarray[Any, Any]:
-        if len(body) < HEAD_BYTES or not 1 <= body[0] <= 8:
+        if len(body) < 3 or body[0] not in BITS:
             raise InputError("coded message has a bad number of bits; receive it again.")
         bits = body[0]
-        need_length(body, HEAD_BYTES + packed_bytes(size, bits))
-        scale = read_coarse(body[1:3])[0]
-        codes = unpack_bits(body[3:], size, bits)
-        table = (2 * np.arange(2**bits) - (2**bits - 1)).astype(np.float32) * scale
-        return table[codes]
+        need_length(body, cls(bits).most_body_bytes(size))
+        table = (2 * np.arange(2**bits) - (2**bits - 1)).astype(np.float32) * read_coarse(body[1:3])[0]
+        return table[unpack_bits(body[3:], size, bits)]

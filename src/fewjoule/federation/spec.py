@@ -19,11 +19,11 @@ from jax import Array
 
 from fewjoule._version import __version__
 from fewjoule.codecs import Codec
-from fewjoule.errors import InputError, unknown
+from fewjoule.errors import InputError, positive, unknown
 from fewjoule.federation import wire
 from fewjoule.federation.wire import Form
 from fewjoule.methods import Method, method
-from fewjoule.methods.method import Broadcast, Start, positive
+from fewjoule.methods.method import Broadcast, Start
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.randomness import agent_id

@@ -14,7 +14,7 @@ from fewjoule.methods.fisher import fisher
 from fewjoule.methods.imaml import imaml
 from fewjoule.methods.lean import lean
 from fewjoule.methods.maml import fomaml, maml
-from fewjoule.methods.meta_backward import SCHEDULES, Schedule, meta_backward
+from fewjoule.methods.meta_backward import Schedule, meta_backward
 from fewjoule.methods.method import Method
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -42,8 +42,8 @@ def method(name: str, **settings: Any) -> Method:
     """
     if name not in METHODS:
         raise unknown("method", name, METHODS)
-    coding = {key: settings.pop(key) for key in CODED_SETTINGS if key in settings}
-    if coding and coding.keys() == {"feedback"}:
+    coding = {argument: settings.pop(key) for key, argument in CODED_SETTINGS.items() if key in settings}
+    if coding.keys() == {"feedback"}:
         raise InputError("feedback is about what a codec loses; give codec as well, such as codec='top-k:0.1:2'.")
     if coding and name == "lean":
         raise InputError('lean chooses its codecs itself; leave the codec out, or use method = "fedavg".')
@@ -53,39 +53,12 @@ def method(name: str, **settings: Any) -> Method:
             if not known:
                 raise InputError(f"method {name!r} has no settings, got {key!r}; leave it out.")
             raise unknown(f"setting of method {name!r}:", key, [*known, *CODED_SETTINGS])
-    radius = settings.get("radius")
-    if isinstance(radius, dict):
-        for key in radius:
-            if key not in ("kind", "first", "last"):
-                raise unknown("key of radius", key, ("kind", "first", "last"))
-        if "kind" not in radius:
-            raise InputError(f"radius needs a kind, one of {', '.join(SCHEDULES)}, got {radius}.")
-        settings["radius"] = Schedule(**radius)
-    plain = METHODS[name](**settings)
-    if not coding:
-        return plain
-    up, first, down = (coding.get(key) for key in CODED_SETTINGS[:3])
-    return with_codec(plain, up, first=first, down=down, feedback=coding.get("feedback", True))
+    if isinstance(settings.get("radius"), dict):
+        settings["radius"] = Schedule.from_table(settings["radius"])
+    return with_codec(METHODS[name](**settings), **coding)
 
 
 __all__ = [
-    "METHODS",
-    "Method",
-    "Schedule",
-    "average",
-    "fedavg",
-    "fedavgm",
-    "fedexp",
-    "fedsgd",
-    "fisher",
-    "fomaml",
-    "imaml",
-    "lean",
-    "local_model",
-    "maml",
-    "meta_backward",
-    "method",
-    "random_start",
-    "reptile",
-    "with_codec",
-]
+    "METHODS", "Method", "Schedule", "average", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml", "imaml",
+    "lean", "local_model", "maml", "meta_backward", "method", "random_start", "reptile", "with_codec",
+]  # fmt: skip

@@ -5,44 +5,40 @@ local:    theta = phi_j                    one agent uploads its model, nobody e
 random:   theta = the common random start  nothing is sent, nothing is learned
 """
 
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
-import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.methods.method import Broadcast, Info, Loss, Method, Start, one_per_settings, positive_int
+from fewjoule.errors import positive_int
+from fewjoule.methods.method import Broadcast, Info, Method, Turn, factory
 from fewjoule.tasks.samples import AgentData
+from fewjoule.training.descent import Loss
 
 
-@one_per_settings
+@factory
 def average() -> Method:
     """The plain average of the local models: zero rounds. The mandatory control of every other method."""
-    return _without_rounds("average", "average", ())
+    return _without_rounds("average", "average")
 
 
-@one_per_settings
-def local_model(*, agent: int = 0) -> Method:
+@factory
+def local_model(*, agent: Annotated[int, partial(positive_int, least=0)] = 0) -> Method:
     """The local model of the agent at this position, as the meta-model: zero rounds."""
-    positive_int("agent", agent, least=0)
-    return _without_rounds("local", agent, (("agent", agent),))
+    return _without_rounds("local", agent)
 
 
-@one_per_settings
+@factory
 def random_start() -> Method:
     """The common random start as the meta-model: what a new device has where nobody learned anything."""
-    return _without_rounds("random", "random", ())
+    return _without_rounds("random", "random")
 
 
-def _without_rounds(name: str, start: str | int, settings: tuple[tuple[str, Any], ...]) -> Method:
-    def init(start: Start, probes: Any) -> tuple[tuple[()], Broadcast]:
-        return (), Broadcast(start.model)
+def _without_rounds(name: str, start: str | int) -> Method:
+    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
+        return (), broadcast.model, Info(loss(broadcast.model, data.train), broadcast.model)
 
-    def agent(
-        loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
-    ) -> tuple[tuple[()], Array, Info]:
-        return (), broadcast.model, Info(loss(broadcast.model, data.train), broadcast.model, jnp.zeros(()))
+    def server(model: Array, mean: Array) -> tuple[Array, Broadcast]:
+        return mean, Broadcast(mean)
 
-    def server(state: tuple[()], mean: Array) -> tuple[tuple[()], Broadcast]:
-        return (), Broadcast(mean)
-
-    return Method(name, 0, settings, start, init, agent, server)
+    return Method(name, 0, start, agent, server)

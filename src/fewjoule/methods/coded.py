@@ -24,11 +24,13 @@ from jax import Array
 
 from fewjoule.codecs import Codec, codec
 from fewjoule.errors import InputError
-from fewjoule.methods.method import Broadcast, Info, Loss, Method, Start, Upload
+from fewjoule.methods.method import Broadcast, Method, Start, Turn, Upload
 from fewjoule.tasks.samples import AgentData
+from fewjoule.training.descent import Loss
 
-CODED_SETTINGS = ("codec", "first_codec", "down_codec", "feedback")
-"""Settings that every method takes beside its own, as `fewjoule.method(name, codec="quantise:3")`."""
+CODED_SETTINGS = {"codec": "up", "first_codec": "first", "down_codec": "down", "feedback": "feedback"}
+"""Settings that every method takes beside its own, as `fewjoule.method(name, codec="quantise:3")`, and the arguments
+of `with_codec` that they are."""
 CODEC_STREAM = 0xC0DEC  # apart from the keys that an agent draws its mini-batches with
 
 
@@ -42,7 +44,8 @@ def with_codec(
 ) -> Method:
     """The method with coded messages. `first` is `up` where not given; None sends float32 without a frame.
 
-    Error feedback is for the codecs that are biased; an unbiased one (`quantise`, floats) never uses it.
+    Error feedback is for the codecs that are biased, `float16` among them since it always rounds the same way; an
+    unbiased one (`quantise`, `float32`) never uses it.
     """
     if not isinstance(feedback, bool):
         raise InputError(f"feedback must be true or false, got {feedback!r}.")
@@ -68,7 +71,7 @@ def _coded(
             return inner, ()
         return inner, jnp.zeros_like(local) if uploaded is None or method.sends != "model" else local - uploaded
 
-    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> tuple[Any, Any, Info]:
+    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         inner, lost = state
         inner, message, info = method.agent(loss, inner, broadcast, data, key)
         if sent is None:

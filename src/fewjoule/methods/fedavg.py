@@ -11,109 +11,71 @@ Reptile with meta_step 1 is FedAvg; FedAvg with one full-batch step is FedSGD.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.methods.method import (
-    Broadcast,
-    Info,
-    Loss,
-    Method,
-    Start,
-    check_batch,
-    check_start,
-    one_per_settings,
-    positive,
-    positive_int,
-    settings_of,
-)
+from fewjoule.errors import Batch, Count, Positive
+from fewjoule.methods.method import Agent, Broadcast, Info, Method, StartAt, Turn, factory
 from fewjoule.tasks.samples import AgentData, draw
-from fewjoule.training.descent import descend, optimiser
+from fewjoule.training.descent import Loss, descend, optimiser
 
 
-@one_per_settings
-def fedsgd(*, rounds: int = 50, step: float = 0.01, batch: int | None = 100, start: str = "average") -> Method:
+@factory
+def fedsgd(*, rounds: Count = 50, step: Positive = 0.01, batch: Batch = 100, start: StartAt = "average") -> Method:
     """One gradient per agent and round; the server steps along their mean. `batch` None takes all samples."""
-    settings = settings_of(locals())
-    positive_int("rounds", rounds)
-    positive("step", step)
-    check_batch(batch)
-    check_start(start)
 
-    def init(start: Start, probes: Any) -> tuple[Array, Broadcast]:
-        return start.model, Broadcast(start.model)
-
-    def agent(
-        loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
-    ) -> tuple[tuple[()], Array, Info]:
+    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         value, gradient = jax.value_and_grad(loss)(broadcast.model, draw(data.train, key, batch))
-        return (), gradient, Info(value, broadcast.model - step * gradient, jnp.zeros(()))
+        return (), gradient, Info(value, broadcast.model - step * gradient)
 
     def server(model: Array, gradient: Array) -> tuple[Array, Broadcast]:
         model = model - step * gradient
         return model, Broadcast(model)
 
-    return Method("fedsgd", rounds, settings, start, init, agent, server, sends="change")
+    return Method("fedsgd", rounds, start, agent, server, sends="change")
 
 
-@one_per_settings
+@factory
 def fedavg(
     *,
-    rounds: int = 5,
-    local_steps: int = 100,
-    step: float = 0.01,
-    batch: int | None = 100,
-    start: str = "average",
+    rounds: Count = 5,
+    local_steps: Count = 100,
+    step: Positive = 0.01,
+    batch: Batch = 100,
+    start: StartAt = "average",
 ) -> Method:
     """Many local steps per agent and round; the server takes the mean of the models."""
-    return _local_steps("fedavg", settings_of(locals()), 1.0, rounds, local_steps, step, batch, start)
+
+    def server(model: Array, mean: Array) -> tuple[Array, Broadcast]:
+        return mean, Broadcast(mean)
+
+    return Method("fedavg", rounds, start, local_sgd(local_steps, step, batch), server)
 
 
-@one_per_settings
+@factory
 def reptile(
     *,
-    rounds: int = 50,
-    local_steps: int = 50,
-    step: float = 0.01,
-    meta_step: float = 1.0,
-    batch: int | None = 100,
-    start: str = "average",
+    rounds: Count = 50,
+    local_steps: Count = 50,
+    step: Positive = 0.01,
+    meta_step: Positive = 1.0,
+    batch: Batch = 100,
+    start: StartAt = "average",
 ) -> Method:
     """As FedAvg, but the server goes only `meta_step` of the way to the mean."""
-    settings = settings_of(locals())
-    positive("meta_step", meta_step)
-    return _local_steps("reptile", settings, meta_step, rounds, local_steps, step, batch, start)
-
-
-def _local_steps(
-    name: str,
-    settings: tuple[tuple[str, Any], ...],
-    meta_step: float,
-    rounds: int,
-    local_steps: int,
-    step: float,
-    batch: int | None,
-    start: str,
-) -> Method:
-    positive_int("rounds", rounds)
-    positive_int("local_steps", local_steps)
-    positive("step", step)
-    check_batch(batch)
-    check_start(start)
-
-    def init(start: Start, probes: Any) -> tuple[Array, Broadcast]:
-        return start.model, Broadcast(start.model)
-
-    def agent(
-        loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
-    ) -> tuple[tuple[()], Array, Info]:
-        model, _, value = descend(
-            loss, broadcast.model, data.train, key, by=optimiser("sgd", step), steps=local_steps, batch=batch
-        )
-        return (), model, Info(value, model, jnp.zeros(()))
 
     def server(model: Array, mean: Array) -> tuple[Array, Broadcast]:
         model = mean if meta_step == 1.0 else model + meta_step * (mean - model)
         return model, Broadcast(model)
 
-    return Method(name, rounds, settings, start, init, agent, server)
+    return Method("reptile", rounds, start, local_sgd(local_steps, step, batch), server)
+
+
+def local_sgd(steps: int, step: float, batch: int | None) -> Agent:
+    """The agent of FedAvg and its kin: message phi_i = SGD_steps(theta; L_i)."""
+    by = optimiser("sgd", step)
+
+    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
+        phi, _, value = descend(loss, broadcast.model, data.train, key, by=by, steps=steps, batch=batch)
+        return (), phi, Info(value, phi)
+
+    return agent

@@ -12,63 +12,37 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.errors import InputError
-from fewjoule.methods.method import (
-    Broadcast,
-    Info,
-    Loss,
-    Method,
-    Start,
-    check_batch,
-    check_start,
-    one_per_settings,
-    positive,
-    positive_int,
-    settings_of,
-)
+from fewjoule.errors import Batch, Count, NotNegative, Positive
+from fewjoule.methods.fedavg import local_sgd
+from fewjoule.methods.method import Broadcast, Method, StartAt, Turn, factory
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training.descent import descend, optimiser
+from fewjoule.training.descent import Loss
 
 
-@one_per_settings
+@factory
 def fedexp(
     *,
-    rounds: int = 5,
-    local_steps: int = 100,
-    step: float = 0.01,
-    epsilon: float = 0.0,
-    batch: int | None = 100,
-    start: str = "average",
+    rounds: Count = 5,
+    local_steps: Count = 100,
+    step: Positive = 0.01,
+    epsilon: NotNegative = 0.0,
+    batch: Batch = 100,
+    start: StartAt = "average",
 ) -> Method:
     """FedAvg whose server goes beyond the mean by a factor it takes from the agents' steps."""
-    settings = settings_of(locals())
-    positive_int("rounds", rounds)
-    positive_int("local_steps", local_steps)
-    positive("step", step)
-    check_batch(batch)
-    check_start(start)
-    if not epsilon >= 0:
-        raise InputError(f"epsilon must be 0 or more, got {epsilon}.")
+    descent = local_sgd(local_steps, step, batch)
 
-    def init(start: Start, probes: Any) -> tuple[Array, Broadcast]:
-        return start.model, Broadcast(start.model)
-
-    def agent(
-        loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
-    ) -> tuple[tuple[()], tuple[Array, Array], Info]:
-        theta = broadcast.model
-        model, _, value = descend(
-            loss, theta, data.train, key, by=optimiser("sgd", step), steps=local_steps, batch=batch
-        )
-        change = model - theta
-        return (), (change, jnp.vdot(change, change)), Info(value, model, jnp.zeros(()))
+    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
+        _, phi, info = descent(loss, state, broadcast, data, key)
+        change = phi - broadcast.model
+        return (), (change, jnp.vdot(change, change)), info
 
     def server(model: Array, mean: tuple[Array, Array]) -> tuple[Array, Broadcast]:
         change, norms = mean
         model = model + extrapolation(change, norms, epsilon) * change
         return model, Broadcast(model)
 
-    return Method("fedexp", rounds, settings, start, init, agent, server, sends="change")
+    return Method("fedexp", rounds, start, agent, server, sends="change")
 
 
 def extrapolation(change: Array, norms: Array, epsilon: float) -> Array:

@@ -2,42 +2,34 @@
 Averaging"), in one upload.
 
     agent    F_i = mean over its samples of (grad of the sample's loss at phi_i)²        the empirical Fisher's diagonal
+             F_i <- (F_i + floor * mean(F_i)), scaled to mean 1
              message F_i * (phi_i - start) and F_i, both of the length of the model
     server   theta = start + mean(F_i * (phi_i - start)) / mean(F_i)
 
-`floor` adds that multiple of its own mean to every F_i, so that weights which no sample moves fall back to the plain
-average. The start is the common random one, which costs nothing to send.
+The scaling is ours: an agent whose loss is larger all over is not more certain of every weight. `floor` makes weights
+which no sample moves fall back to the plain average. The start is the common random one, which costs nothing to send.
 """
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.methods.method import Broadcast, Info, Loss, Method, Start, one_per_settings, positive, settings_of
+from fewjoule.errors import Positive
+from fewjoule.methods.method import Broadcast, Info, Method, Turn, factory, own_model_kept
 from fewjoule.tasks.samples import AgentData, Samples
+from fewjoule.training.descent import Loss
 
 
-@one_per_settings
-def fisher(*, floor: float = 0.1) -> Method:
+@factory
+def fisher(*, floor: Positive = 0.1) -> Method:
     """One upload of twice the model: the merge that trusts each agent where its loss is sensitive."""
-    settings = settings_of(locals())
-    positive("floor", floor)
 
-    def init(start: Start, probes: Any) -> tuple[Array, Broadcast]:
-        return start.model, Broadcast(start.model)
-
-    def agent(
-        loss: Loss, local: Array, broadcast: Broadcast, data: AgentData, key: Array
-    ) -> tuple[Array, tuple[Array, Array], Info]:
+    def agent(loss: Loss, local: Array, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         weight = empirical_fisher(loss, local, data.train)
         weight = weight + floor * weight.mean() + np.finfo(weight.dtype).tiny
-        # Scaled to mean 1: an agent whose loss is larger all over is not more certain of every weight.
         weight = weight / weight.mean()
-        message = (weight * (local - broadcast.model), weight)
-        return local, message, Info(loss(local, data.train), local, jnp.zeros(()))
+        return local, (weight * (local - broadcast.model), weight), Info(loss(local, data.train), local)
 
     def server(start: Array, mean: tuple[Array, Array]) -> tuple[Array, Broadcast]:
         change, weight = mean
@@ -45,10 +37,7 @@ def fisher(*, floor: float = 0.1) -> Method:
         model = start + change / jnp.maximum(weight, floor / (1 + floor))
         return model, Broadcast(model)
 
-    return Method(
-        "fisher", 1, settings, "random", init, agent, server,
-        agent_init=lambda local, uploaded=None: local, needs_local=True, sends="change",
-    )  # fmt: skip
+    return Method("fisher", 1, "random", agent, server, agent_init=own_model_kept, needs_local=True, sends="change")
 
 
 def empirical_fisher(loss: Loss, model: Array, samples: Samples) -> Array:

@@ -15,52 +15,27 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.methods.method import (
-    Broadcast,
-    Info,
-    Loss,
-    Method,
-    Start,
-    check_batch,
-    check_start,
-    one_per_settings,
-    positive,
-    positive_int,
-    settings_of,
-)
+from fewjoule.errors import Batch, Count, Positive
+from fewjoule.methods.method import Broadcast, Info, Method, StartAt, Turn, factory
 from fewjoule.tasks.samples import AgentData, Samples, draw
-from fewjoule.training.descent import descend, optimiser
+from fewjoule.training.descent import Loss, descend, optimiser
 
 
-@one_per_settings
+@factory
 def imaml(
     *,
-    rounds: int = 50,
-    inner_steps: int = 50,
-    regularisation: float = 2.0,
-    cg_steps: int = 5,
-    inner_step: float = 0.01,
-    outer_step: float = 0.01,
-    batch: int | None = 100,
-    start: str = "average",
+    rounds: Count = 50,
+    inner_steps: Count = 50,
+    regularisation: Positive = 2.0,
+    cg_steps: Count = 5,
+    inner_step: Positive = 0.01,
+    outer_step: Positive = 0.01,
+    batch: Batch = 100,
+    start: StartAt = "average",
 ) -> Method:
     """iMAML with `rounds` outer and `inner_steps` inner iterations; `regularisation` is the paper's lambda."""
-    settings = settings_of(locals())
-    positive_int("rounds", rounds)
-    positive_int("inner_steps", inner_steps)
-    positive("regularisation", regularisation)
-    positive_int("cg_steps", cg_steps)
-    positive("inner_step", inner_step)
-    positive("outer_step", outer_step)
-    check_batch(batch)
-    check_start(start)
 
-    def init(start: Start, probes: Any) -> tuple[Array, Broadcast]:
-        return start.model, Broadcast(start.model)
-
-    def agent(
-        loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
-    ) -> tuple[tuple[()], Array, Info]:
+    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         theta = broadcast.model
         inner_key, outer_key = jax.random.split(key)
         support, query = draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
@@ -74,13 +49,13 @@ def imaml(
         def system(v: Array) -> Array:
             return v + jax.jvp(lambda p: jax.grad(loss)(p, support), (phi,), (v,))[1] / regularisation
 
-        return (), conjugate_gradient(system, gradient, cg_steps), Info(value, phi, jnp.zeros(()))
+        return (), conjugate_gradient(system, gradient, cg_steps), Info(value, phi)
 
     def server(model: Array, gradient: Array) -> tuple[Array, Broadcast]:
         model = model - outer_step * gradient
         return model, Broadcast(model)
 
-    return Method("imaml", rounds, settings, start, init, agent, server, needs_validation=True, sends="change")
+    return Method("imaml", rounds, start, agent, server, needs_validation=True, sends="change")
 
 
 def conjugate_gradient(product: Callable[[Array], Array], b: Array, steps: int) -> Array:

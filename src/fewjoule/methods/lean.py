@@ -23,11 +23,11 @@ from fewjoule.energy.links import Link, knows_receiving
 from fewjoule.energy.meters import Device
 from fewjoule.energy.presets import device as named_device
 from fewjoule.energy.presets import link as named_link
-from fewjoule.errors import InputError, unknown
+from fewjoule.errors import Batch, InputError, Positive, positive, positive_int, unknown
 from fewjoule.methods.average import average
 from fewjoule.methods.coded import with_codec
 from fewjoule.methods.fedavg import fedavg
-from fewjoule.methods.method import Method, one_per_settings, positive, positive_int, settings_of
+from fewjoule.methods.method import Method, factory
 
 UPLINK = ("top-k:0.1:2", "top-k:0.25:3", "quantise:6")
 DOWNLINK = ("top-k:0.25:3", "quantise:6")
@@ -41,7 +41,7 @@ TARGETS = {"match": 1, "better": 9, "best": MOST_ROUNDS}
 """Rounds: no worse than Meta-Backward at a thousandth of its energy; near FedSGD at a hundredth; the most."""
 
 
-@one_per_settings
+@factory
 def lean(
     *,
     weights: int | None = None,
@@ -50,8 +50,8 @@ def lean(
     target: str | None = None,
     training_steps: int = 1000,
     device: str | Device | None = None,
-    step: float = 0.01,
-    batch: int | None = 100,
+    step: Positive = 0.01,
+    batch: Batch = 100,
 ) -> Method:
     """FedAvg with the rounds, local steps and codecs that the rule gives.
 
@@ -61,7 +61,6 @@ def lean(
     needs, the messages are those for a link whose cost is per bit. `training_steps` is the length of the agents'
     offline training, `step` the step size it used.
     """
-    settings = settings_of(locals())
     chosen = choose(
         weights=weights, link=link, budget_joules=budget_joules, target=target, training_steps=training_steps,
         device=device, batch=batch,
@@ -71,10 +70,10 @@ def lean(
     else:
         plain = fedavg(rounds=chosen.rounds, local_steps=chosen.local_steps, step=step, batch=batch)
     coded = with_codec(plain, chosen.up, down=chosen.down, feedback=chosen.feedback)
-    return replace(coded, name="lean", settings=settings)
+    return replace(coded, name="lean")
 
 
-class Choice(NamedTuple):
+class LeanSettings(NamedTuple):
     """What the rule gives."""
 
     rounds: int
@@ -93,10 +92,12 @@ def choose(
     training_steps: int = 1000,
     device: str | Device | None = None,
     batch: int | None = 100,
-) -> Choice:
+) -> LeanSettings:
     """The rule alone, with the arguments of `lean`."""
     positive_int("training_steps", training_steps)
     radio = named_link(link) if isinstance(link, str) else link
+    if not hasattr(radio, "energy_joules"):
+        raise InputError(f"link must be a link or its name, such as 'wifi', got {link!r}.")
     processor = named_device(device) if isinstance(device, str) else device
     if (budget_joules is not None or processor is not None) and weights is None:
         what = "device" if budget_joules is None else "budget_joules"
@@ -109,29 +110,27 @@ def choose(
         up = _message(UPLINK, radio.energy_joules, weights)
         down = _message(DOWNLINK, lambda bits: receive_joules(radio, bits), weights)
 
+    per_step = 0.0 if processor is None or weights is None else step_joules(weights, processor, batch)
+
     def steps(rounds: int) -> int:
         """Local steps of one round, of `rounds`."""
         wanted = max(1, round(TRAINING_SHARE * training_steps / max(rounds, 1)))
-        if processor is None or weights is None:
+        if weights is None or per_step == 0:
             return wanted
         messages = radio_joules(weights, radio, up, down, 1) - radio_joules(weights, radio, up, down, 0)
-        return max(1, min(wanted, int(messages / step_joules(weights, processor, batch))))
-
-    def arithmetic(rounds: int) -> float:
-        if processor is None or weights is None:
-            return 0.0
-        return rounds * steps(rounds) * step_joules(weights, processor, batch)
+        return max(1, min(wanted, int(messages / per_step)))
 
     if budget_joules is None or weights is None:
-        if target is not None and target not in TARGETS:
+        if target is not None and target not in tuple(TARGETS):
             raise unknown("target", target, TARGETS)
         rounds = TARGETS[target or "match"]
     else:
         positive("budget_joules", budget_joules)
+        arithmetic = [rounds * steps(rounds) * per_step for rounds in range(MOST_ROUNDS + 1)]
         rounds, up = _fitted(weights, radio, up, down, float(budget_joules), arithmetic)
     if rounds == 0:
-        return Choice(0, 0, up, None, False)
-    return Choice(rounds, steps(rounds), up, down, rounds <= FEEDBACK_ROUNDS)
+        return LeanSettings(0, 0, up, None, False)
+    return LeanSettings(rounds, steps(rounds), up, down, rounds <= FEEDBACK_ROUNDS)
 
 
 def step_joules(weights: int, processor: Device, batch: int | None) -> float:
@@ -163,12 +162,13 @@ def _message(specs: tuple[str, ...], joules: Callable[[int], float], weights: in
     return [spec for spec, cost in zip(specs, costs, strict=True) if cost <= FINER_MAY_COST * costs[0]][-1]
 
 
-def _fitted(
-    weights: int, radio: Link, up: str, down: str, budget: float, arithmetic: Callable[[int], float]
-) -> tuple[int, str]:
-    """The most rounds within the budget, and the message, made smaller where not even one would fit."""
+def _fitted(weights: int, radio: Link, up: str, down: str, budget: float, arithmetic: list[float]) -> tuple[int, str]:
+    """The most rounds within the budget, and the message, made smaller where not even one would fit.
+
+    `arithmetic` is what the local steps cost, by number of rounds from 0.
+    """
     for rounds in range(MOST_ROUNDS, -1, -1):
-        if radio_joules(weights, radio, up, down, rounds) + arithmetic(rounds) <= budget:
+        if radio_joules(weights, radio, up, down, rounds) + arithmetic[rounds] <= budget:
             return rounds, up
     share = 0.1
     while share > SMALLEST_SHARE:

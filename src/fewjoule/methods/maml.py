@@ -11,62 +11,47 @@ L^tr is an agent's loss on its training samples, L^test on its validation sample
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 from jax import Array
 
-from fewjoule.methods.method import (
-    Broadcast,
-    Info,
-    Loss,
-    Method,
-    Start,
-    check_batch,
-    check_start,
-    one_per_settings,
-    positive,
-    positive_int,
-    settings_of,
-)
+from fewjoule.errors import Batch, Count, Positive, Text
+from fewjoule.methods.method import Broadcast, Info, Method, Start, StartAt, Turn, factory
 from fewjoule.tasks.samples import AgentData, draw
-from fewjoule.training.descent import descend, optimiser
+from fewjoule.training.descent import Loss, descend, optimiser
 
 
-@one_per_settings
+@factory
 def maml(
     *,
-    rounds: int = 500,
-    inner_steps: int = 1,
-    inner_step: float = 0.01,
-    outer_step: float = 1e-3,
-    outer_optimiser: str = "adam",
-    batch: int | None = 100,
-    start: str = "average",
+    rounds: Count = 500,
+    inner_steps: Count = 1,
+    inner_step: Positive = 0.01,
+    outer_step: Positive = 1e-3,
+    outer_optimiser: Text = "adam",
+    batch: Batch = 100,
+    start: StartAt = "average",
 ) -> Method:
     """Second-order MAML with any number of inner steps."""
-    settings = settings_of(locals())
-    return _maml("maml", settings, True, rounds, inner_steps, inner_step, outer_step, outer_optimiser, batch, start)
+    return _maml("maml", True, rounds, inner_steps, inner_step, outer_step, outer_optimiser, batch, start)
 
 
-@one_per_settings
+@factory
 def fomaml(
     *,
-    rounds: int = 500,
-    inner_steps: int = 1,
-    inner_step: float = 0.01,
-    outer_step: float = 1e-3,
-    outer_optimiser: str = "adam",
-    batch: int | None = 100,
-    start: str = "average",
+    rounds: Count = 500,
+    inner_steps: Count = 1,
+    inner_step: Positive = 0.01,
+    outer_step: Positive = 1e-3,
+    outer_optimiser: Text = "adam",
+    batch: Batch = 100,
+    start: StartAt = "average",
 ) -> Method:
     """MAML with the Jacobian of the inner steps dropped."""
-    settings = settings_of(locals())
-    return _maml("fomaml", settings, False, rounds, inner_steps, inner_step, outer_step, outer_optimiser, batch, start)
+    return _maml("fomaml", False, rounds, inner_steps, inner_step, outer_step, outer_optimiser, batch, start)
 
 
 def _maml(
     name: str,
-    settings: tuple[tuple[str, Any], ...],
     second_order: bool,
     rounds: int,
     inner_steps: int,
@@ -76,20 +61,12 @@ def _maml(
     batch: int | None,
     start: str,
 ) -> Method:
-    positive_int("rounds", rounds)
-    positive_int("inner_steps", inner_steps)
-    positive("inner_step", inner_step)
-    positive("outer_step", outer_step)
-    check_batch(batch)
-    check_start(start)
     outer = optimiser(outer_optimiser, outer_step)
 
     def init(start: Start, probes: Any) -> tuple[Any, Broadcast]:
         return (start.model, outer.init(start.model)), Broadcast(start.model)
 
-    def agent(
-        loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array
-    ) -> tuple[tuple[()], Array, Info]:
+    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         inner_key, outer_key = jax.random.split(key)
         support, query = draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
 
@@ -105,7 +82,7 @@ def _maml(
         else:
             phi = adapted(broadcast.model)
             value, gradient = jax.value_and_grad(loss)(phi, query)
-        return (), gradient, Info(value, phi, jnp.zeros(()))
+        return (), gradient, Info(value, phi)
 
     def server(state: Any, gradient: Array) -> tuple[Any, Broadcast]:
         model, memory = state
@@ -113,4 +90,4 @@ def _maml(
         model = optax.apply_updates(model, update)
         return (model, memory), Broadcast(model)
 
-    return Method(name, rounds, settings, start, init, agent, server, needs_validation=True, sends="change")
+    return Method(name, rounds, start, agent, server, init, needs_validation=True, sends="change")

@@ -12,7 +12,7 @@ The paper's quadratic in mu gives the projection in closed form: p itself where 
 Phi + (p - Phi) * sqrt(delta) / ||p - Phi||. Radii here are distances, sqrt(delta_k).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -21,21 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.errors import InputError, is_real, unknown
-from fewjoule.methods.method import (
-    Broadcast,
-    Info,
-    Loss,
-    Method,
-    Start,
-    check_batch,
-    one_per_settings,
-    positive,
-    positive_int,
-    settings_of,
-)
+from fewjoule.errors import Batch, Count, InputError, Positive, is_real, unknown
+from fewjoule.methods.method import Broadcast, Info, Method, Start, Turn, factory, own_model_kept
 from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.curvature import largest_eigenvalue
+from fewjoule.training.descent import Loss
 
 SCHEDULES = ("constant", "linear", "geometric")
 AUTO_RISE = 0.01
@@ -69,6 +59,17 @@ class Schedule:
         if self.kind == "geometric" and (self.first == 0 or self.last == 0):
             raise InputError("a geometric schedule needs first and last above 0.")
 
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> "Schedule":
+        """The schedule that a study file writes as a table, such as `{kind = "linear", first = 0.5}`."""
+        known = [field.name for field in fields(cls)]
+        for key in table:
+            if key not in known:
+                raise unknown("key of radius", key, known)
+        if "kind" not in table:
+            raise InputError(f"radius needs a kind, one of {', '.join(SCHEDULES)}, got {table}.")
+        return cls(**table)
+
     def deltas(self, rounds: int) -> Array:
         """delta_k / D for each round, in the order of the rounds."""
         if self.kind == "constant":
@@ -81,18 +82,13 @@ class Schedule:
 Radius = str | float | list[float] | tuple[float, ...] | Schedule
 
 
-@one_per_settings
-def meta_backward(*, rounds: int = 50, step: float = 0.01, batch: int | None = 100, radius: Radius = "auto") -> Method:
+@factory
+def meta_backward(*, rounds: Count = 50, step: Positive = 0.01, batch: Batch = 100, radius: Radius = "auto") -> Method:
     """Projected stochastic gradient ascent from the agents' own models to a common start.
 
     `radius` is `"auto"`; a `Schedule` or its name relative to the agents' spread; one radius sqrt(delta) for all
     rounds; or a list of one radius per round, in the order of the rounds, never growing.
     """
-    settings = settings_of(locals())
-    positive_int("rounds", rounds)
-    positive("step", step)
-    check_batch(batch)
-    auto = radius == "auto"
     fixed, schedule = _read_radius(radius, rounds)
 
     def probe(loss: Loss, average: Array, data: AgentData, key: Array) -> Array:
@@ -110,7 +106,7 @@ def meta_backward(*, rounds: int = 50, step: float = 0.01, batch: int | None = 1
             radii = jnp.asarray(fixed, jnp.float32)
         return (radii, jnp.zeros((), jnp.int32)), Broadcast(start.model, radii[0])
 
-    def agent(loss: Loss, phi: Array, broadcast: Broadcast, data: AgentData, key: Array) -> tuple[Array, Array, Info]:
+    def agent(loss: Loss, phi: Array, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         value, gradient = jax.value_and_grad(loss)(phi, draw(data.train, key, batch))
         phi, active = project(phi + step * gradient, broadcast.model, broadcast.scalars)
         return phi, phi, Info(value, phi, active)
@@ -120,10 +116,8 @@ def meta_backward(*, rounds: int = 50, step: float = 0.01, batch: int | None = 1
         done = done + 1
         return (radii, done), Broadcast(mean, radii[jnp.minimum(done, rounds - 1)])
 
-    return Method(
-        "meta_backward", rounds, settings, "average", init, agent, server,
-        agent_init=lambda local, uploaded=None: local, probe=probe if auto else None,
-    )  # fmt: skip
+    probing = probe if radius == "auto" else None
+    return Method("meta_backward", rounds, "average", agent, server, init, own_model_kept, probe=probing)
 
 
 def project(point: Array, centre: Array, radius: Array) -> tuple[Array, Array]:
@@ -138,8 +132,8 @@ def project(point: Array, centre: Array, radius: Array) -> tuple[Array, Array]:
 def _trust_radius(probes: Array) -> Array:
     """How far the average may move in all, from the agents' probes [agents, (loss, gradient norm, curvature)] alone.
 
-    The distance rho at which a parabola of the largest slope and curvature, g rho + c rho²/2, has risen by AUTO_RISE
-    of the mean loss.
+    The distance rho at which a parabola of the agents' mean slope and largest curvature, g rho + c rho²/2, has risen
+    by AUTO_RISE of their mean loss.
     """
     loss, slope, curvature = probes[:, 0].mean(), probes[:, 1].mean(), probes[:, 2].max()
     rise = AUTO_RISE * loss

@@ -13,20 +13,17 @@ codec's `to_bytes` puts on the air.
 """
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple, ParamSpec
+from typing import Annotated, Any, NamedTuple, ParamSpec
 
 import numpy as np
 from jax import Array
 
-from fewjoule.errors import InputError
-from fewjoule.errors import check_batch as check_batch
-from fewjoule.errors import positive as positive
-from fewjoule.errors import positive_int as positive_int
+from fewjoule.errors import InputError, check_settings
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training.descent import Loss as Loss
+from fewjoule.training.descent import Loss
 
 P = ParamSpec("P")
 
@@ -61,18 +58,34 @@ class Info(NamedTuple):
 
     loss: Array  # on the mini-batch, where the agent took its gradient
     model: Array  # [d] the agent's own model at the end of the round
-    active: Array  # 1 where a projection moved the agent, else 0
+    active: Any = np.float32(0)  # 1 where a projection moved the agent, else 0
     packed: Any = None  # what a codec makes of the message; None where float32 is sent
     size_bytes: Any = None  # of the coded message on the air; None where float32 is sent
 
 
-def _stateless(local: Array, uploaded: Array | None = None) -> Any:
+Turn = tuple[Any, Any, Info]
+"""What an agent's round gives: its state, its message, and `Info` for the trace."""
+Agent = Callable[[Loss, Any, Broadcast, AgentData, Array], Turn]
+
+
+def model_alone(start: Start, probes: Any) -> tuple[Array, Broadcast]:
+    """The `init` of a server whose state is the model it broadcasts."""
+    return start.model, Broadcast(start.model)
+
+
+def nothing_kept(local: Array, uploaded: Array | None = None) -> tuple[()]:
+    """The `agent_init` of agents without a state."""
     return ()
+
+
+def own_model_kept(local: Array, uploaded: Array | None = None) -> Array:
+    """The `agent_init` of agents that go on from their own model."""
+    return local
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """A method with its settings. Compiled programs are kept per object; see `one_per_settings`.
+    """A method with its settings. Compiled programs are kept per object; see `factory`, which writes `settings`.
 
     `start` is "average" (every agent uploads its local model once), "random" (nothing is uploaded) or the position
     of one agent (which uploads its local model). `sends` says what a message is: a "model", which a codec sends as the
@@ -81,12 +94,12 @@ class Method:
 
     name: str
     rounds: int
-    settings: tuple[tuple[str, Any], ...]
     start: str | int
-    init: Callable[[Start, Any], tuple[Any, Broadcast]]
-    agent: Callable[[Loss, Any, Broadcast, AgentData, Array], tuple[Any, Any, Info]]
+    agent: Agent
     server: Callable[[Any, Any], tuple[Any, Broadcast]]
-    agent_init: Callable[..., Any] = _stateless  # (local model, it as uploaded) -> state
+    init: Callable[[Start, Any], tuple[Any, Broadcast]] = model_alone
+    agent_init: Callable[..., Any] = nothing_kept  # (local model, it as uploaded) -> state
+    settings: tuple[tuple[str, Any], ...] = ()
     probe: Callable[[Loss, Array, AgentData, Array], Any] | None = None
     needs_validation: bool = False
     needs_local: bool = False  # although nothing is uploaded before the first round
@@ -107,24 +120,31 @@ class Method:
         return {"method": self.name, **plain}
 
 
-def one_per_settings(factory: Callable[P, Method]) -> Callable[P, Method]:
-    """Make a factory give one object for equal settings, so that programs compiled for it are found again.
+def factory(build: Callable[P, Method]) -> Callable[P, Method]:
+    """Make a function of settings a factory of methods.
 
-    A method that is built without it is an object of its own each time, and never meets another's programs.
+    It checks the settings by their types (`rounds: Count`), writes them into the method, and gives one object for equal
+    settings, so that programs compiled for it are found again. A method that is built without it is an object of its
+    own each time, and never meets another's programs.
     """
-    signature = inspect.signature(factory)
-    make: Callable[..., Method] = factory
-    kept = lru_cache(maxsize=None, typed=True)(make)
+    signature = inspect.signature(build, eval_str=True)
+    make: Callable[..., Method] = build
 
-    @wraps(factory)
-    def build(*args: P.args, **kwargs: P.kwargs) -> Method:
+    def make_with(**settings: Any) -> Method:
+        return replace(make(**settings), settings=tuple(settings.items()))
+
+    kept = lru_cache(maxsize=None, typed=True)(make_with)
+
+    @wraps(build)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Method:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         settings = {name: _plain(value) for name, value in bound.arguments.items()}
+        check_settings(signature, settings)
         hashable = all(isinstance(value, Hashable) for value in settings.values())
-        return kept(**settings) if hashable else make(**settings)  # the factory refuses it with its own words
+        return kept(**settings) if hashable else make_with(**settings)  # the function refuses it with its own words
 
-    return build
+    return checked
 
 
 def _plain(value: Any) -> Any:
@@ -133,11 +153,10 @@ def _plain(value: Any) -> Any:
     return tuple(_plain(v) for v in value) if isinstance(value, list | tuple) else value
 
 
-def settings_of(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """A factory's arguments in hashable form."""
-    return tuple((name, _plain(value)) for name, value in values.items())
+def _check_start(name: str, value: Any) -> None:
+    if value not in ("average", "random"):
+        raise InputError(f"{name} must be 'average' or 'random', got {value!r}.")
 
 
-def check_start(start: Any) -> None:
-    if start not in ("average", "random"):
-        raise InputError(f"start must be 'average' or 'random', got {start!r}.")
+StartAt = Annotated[str, _check_start]
+"""Where the server begins: at the "average" of the agents' own models, or at the common "random" start."""

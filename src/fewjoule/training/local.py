@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from fewjoule.energy.metering import Around
-from fewjoule.errors import DivergedWarning, InputError, check_batch, positive, positive_int
+from fewjoule.errors import DivergedWarning, InputError, batch_size, not_negative, positive, positive_int
 from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_ids, key_for, seeds_of
 from fewjoule.tasks.samples import AgentData, Agents, Samples
@@ -72,13 +72,12 @@ def train_locally(
     """
     check_fit(model, agents)
     positive("step", step)
-    check_batch(batch)
+    batch_size("batch", batch)
     positive_int("max_steps", max_steps)
     positive_int("patience", patience)
     positive_int("check_every", check_every)
-    for name, value in (("gradient_tolerance", gradient_tolerance), ("plateau_tolerance", plateau_tolerance)):
-        if not value >= 0:
-            raise InputError(f"{name} must be 0 or more, got {value}.")
+    not_negative("gradient_tolerance", gradient_tolerance)
+    not_negative("plateau_tolerance", plateau_tolerance)
     seeds = seed_list(seed, agents)
     chunk = math.ceil(max_steps / math.ceil(max_steps / check_every))
     rules = _Rules(optimiser, step, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)

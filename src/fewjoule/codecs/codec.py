@@ -1,4 +1,5 @@
-"""What every codec offers: a vector to few bits and back, the same in the simulator and between real machines.
+"""What every codec offers: a vector to few bits and back, the same in the simulator and between real machines; and the
+codecs that send floating point, float32 as it is and float16 rounded.
 
     pack(vector, key)      JAX: whole numbers and a few scales, all that is sent            simulator and device
     unpack(packed, size)   JAX: the vector that the receiver decodes                        simulator
@@ -12,16 +13,16 @@ Sums that decide about a scale are taken in a fixed order (`tree_sum`).
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.codecs.frame import LARGEST_SIZE, frame, read_frame
+from fewjoule.codecs.frame import LARGEST_SIZE, frame, frame_bytes, need_length, read_frame
 from fewjoule.errors import InputError
 
 LARGEST = 2.0**126
@@ -34,13 +35,34 @@ SMALLEST = 2.0**-100
 class Codec(ABC):
     """A way to send a vector. Equal settings make equal codecs, and `spec` names them in study files."""
 
-    kind: ClassVar[int]
-    unbiased: ClassVar[bool] = False
+    name: ClassVar[str]
+    written: ClassVar[str]  # how a study file writes it
+    kind: ClassVar[int]  # in the frame
+    unbiased: ClassVar[bool] = False  # the mean of what is decoded is what was sent
+    random: ClassVar[bool] = False  # rounds at random, so that `encode` needs a key
+
+    @classmethod
+    def from_spec(cls, spec: str) -> Self:
+        """The codec from its name and its settings in the order of its fields, such as `top-k:0.1:2`."""
+        parts = spec.split(":")[1:]
+        try:
+            known: Any = fields(cls)[: len(parts)]
+            return cls(*(field.type(part) for field, part in zip(known, parts, strict=True)))
+        except (TypeError, ValueError) as error:  # too few settings; too many, not numbers or out of range
+            raise InputError(f"codec {spec!r} cannot be read; write {cls.written}.") from error
+
+    def __post_init__(self) -> None:
+        if not self.in_range():
+            raise InputError(f"codec {self.spec!r} cannot be made; write {self.written}.")
+
+    def in_range(self) -> bool:
+        """Whether the settings are ones that it can send with."""
+        return True
 
     @property
-    @abstractmethod
     def spec(self) -> str:
         """The codec in the words of a study file, such as `quantise:3`."""
+        return ":".join([self.name, *(f"{getattr(self, field.name):g}" for field in fields(self))])
 
     @abstractmethod
     def pack(self, vector: Array, key: Array) -> Any:
@@ -51,12 +73,16 @@ class Codec(ABC):
         """The vector [size] that the receiver decodes."""
 
     @abstractmethod
-    def size_bytes(self, packed: Any, size: int) -> Array:
-        """Length of the message in bytes, frame included; int32."""
+    def most_body_bytes(self, size: int) -> int:
+        """The length that no body of `size` weights exceeds."""
 
-    @abstractmethod
     def most_bytes(self, size: int) -> int:
         """The length that no message of `size` weights exceeds, frame included."""
+        return frame_bytes(size) + self.most_body_bytes(size)
+
+    def size_bytes(self, packed: Any, size: int) -> Array:
+        """Length of the message in bytes, frame included; int32. That of most codecs depends on the size alone."""
+        return jnp.asarray(self.most_bytes(size), jnp.int32)
 
     @abstractmethod
     def body(self, packed: Any, size: int) -> bytes:
@@ -80,18 +106,16 @@ class Codec(ABC):
         if not (np.abs(v) <= LARGEST).all():
             raise InputError(f"a codec sends finite numbers up to {LARGEST:.2g}, got larger or NaN; the run diverged.")
         if key is None:
-            if self.unbiased and self.kind > 1:
+            if self.random:
                 raise InputError(f"{self.spec} rounds at random; give encode(vector, jax.random.key(seed)).")
             key = jax.random.key(0)
         return self.to_bytes(_pack(self, v, key), len(v))
 
     def decode(self, data: bytes, size: int | None = None) -> np.ndarray[Any, Any]:
         """The vector of a message of this codec; `size` is the number of weights to expect."""
-        kind, count, body = read_frame(data)
+        kind, count, body = read_frame(data, size)
         if kind != self.kind:
             raise InputError(f"coded message has kind {kind}, {self.spec} is kind {self.kind}; both ends must agree.")
-        if size is not None and count != size:
-            raise InputError(f"coded message must have {size} weights, got {count}; both ends must agree on the model.")
         return self.read(body, count)
 
     def apply(self, vector: Array, key: Array) -> tuple[Array, Any, Array]:
@@ -103,6 +127,63 @@ class Codec(ABC):
 @partial(jax.jit, static_argnums=0)
 def _pack(codec: Codec, vector: Array, key: Array) -> Any:
     return codec.pack(vector, key)
+
+
+class Float(Codec):
+    """The numbers themselves, little-endian."""
+
+    dtype: ClassVar[str]
+
+    def unpack(self, packed: Array, size: int) -> Array:
+        return packed
+
+    def most_body_bytes(self, size: int) -> int:
+        return size * np.dtype(self.dtype).itemsize
+
+    def body(self, packed: Any, size: int) -> bytes:
+        return np.asarray(packed).astype(self.dtype).tobytes()
+
+    @classmethod
+    def read(cls, body: bytes, size: int) -> np.ndarray[Any, Any]:
+        need_length(body, cls().most_body_bytes(size))
+        values = np.frombuffer(body, cls.dtype).astype(np.float32)
+        if not np.isfinite(values).all():
+            raise InputError("coded message has NaN or infinity; the sender's run diverged.")
+        return values
+
+
+@dataclass(frozen=True)
+class Float32(Float):
+    """4 bytes a weight, exact."""
+
+    name = written = "float32"
+    kind = 0
+    unbiased = True
+    dtype = "<f4"
+
+    def pack(self, vector: Array, key: Array) -> Array:
+        return vector
+
+
+@dataclass(frozen=True)
+class Float16(Float):
+    """2 bytes a weight, rounded to nearest (IEEE 754 binary16, ties to even).
+
+    Relative error at most 2**-11, absolute at most 2**-25 below 2**-14; held within ±65504.
+    """
+
+    name = written = "float16"
+    kind = 1
+    dtype = "<f2"
+
+    def pack(self, vector: Array, key: Array) -> Array:
+        # By hand, not astype: XLA may drop a conversion to half precision and back.
+        bits = jax.lax.bitcast_convert_type(vector, jnp.uint32)
+        bits = bits + jnp.uint32(0xFFF) + (bits >> 13 & 1)
+        normal = jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFFE000), jnp.float32)
+        small = jnp.round(vector * 2.0**24) * 2.0**-24
+        rounded = jnp.where(jnp.abs(vector) < 2.0**-14, small, jnp.clip(normal, -65504, 65504))
+        return jnp.where(jnp.isnan(vector), jnp.nan, rounded)
 
 
 def clean(vector: Array) -> tuple[Array, Array]:
