@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-from fewjoule.energy.limits import AMOUNT
+from fewjoule.energy.limits import AMOUNT, amount
 from fewjoule.errors import InputError, unknown
 from fewjoule.files import write_atomically
 
@@ -131,10 +131,10 @@ class Ledger:
             raise InputError(f"round must be -1 (all), 0 (before the first) or above, got {round}.")
         row = Row(
             method, int(seed), agent, int(round), phase, kind, source,
-            joules=float(_amount("joules", joules)),
-            seconds=None if seconds is None else float(_amount("seconds", seconds)),
-            bits=None if bits is None else _amount("bits", bits),
-            flops=None if flops is None else _amount("flops", flops),
+            joules=amount("joules", joules),
+            seconds=None if seconds is None else amount("seconds", seconds),
+            bits=None if bits is None else _count("bits", bits),
+            flops=None if flops is None else _count("flops", flops),
         )  # fmt: skip
         self._rows.append(row)
         return row
@@ -305,9 +305,8 @@ def _check_name(column: str, name: str) -> None:
         raise unknown(column, name, known)
 
 
-def _amount(what: str, value: int | float) -> int | float:
-    if isinstance(value, bool):
-        raise InputError(f"{what} must be a finite number of at least 0, got {value}.")
+def _count(what: str, value: int | float) -> int | float:
+    """A checked amount that stays a whole number where it is one."""
     AMOUNT.check(what, value)
     return int(value) if hasattr(value, "__index__") else float(value)
 

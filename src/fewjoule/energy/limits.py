@@ -30,13 +30,19 @@ class Limit(NamedTuple):
 
 ABOVE_0 = Limit("be above 0", lambda value: 0 < value < math.inf)
 AT_LEAST_0 = Limit("be at least 0", lambda value: 0 <= value < math.inf)
-AMOUNT = Limit("be a finite number of at least 0", lambda value: 0 <= value < math.inf)
+AMOUNT = Limit("be a finite number of at least 0", lambda value: 0 <= value < math.inf and not isinstance(value, bool))
 
 Positive = Annotated[float, ABOVE_0]
 PositiveInt = Annotated[int, ABOVE_0]
 NotNegative = Annotated[float, AT_LEAST_0]
 NotNegativeInt = Annotated[int, AT_LEAST_0]
 Share = Annotated[float, Limit("be above 0 and at most 1", lambda value: 0 < value <= 1)]
+
+
+def amount(what: str, value: float) -> float:
+    """An amount of bits, FLOPs, joules or seconds as a float, checked."""
+    AMOUNT.check(what, value)
+    return float(value)
 
 
 def check_fields(part: Any) -> None:

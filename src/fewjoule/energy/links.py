@@ -16,13 +16,13 @@ from typing import Annotated, Protocol
 
 from fewjoule.energy.limits import (
     ABOVE_0,
-    AMOUNT,
     Limit,
     NotNegative,
     NotNegativeInt,
     Positive,
     PositiveInt,
     Share,
+    amount,
     check_fields,
 )
 from fewjoule.errors import InputError
@@ -105,7 +105,7 @@ class ShannonLink:
         return 1.0 if self.outage is None else 1 / (1 - self.outage)
 
     def seconds(self, bits: float) -> float:
-        return self.attempts * _message(bits) / self.rate_bits_per_second
+        return self.attempts * amount("bits", bits) / self.rate_bits_per_second
 
     def energy_joules(self, bits: float) -> float:
         return (self.power_watts / self.amplifier_efficiency + self.circuit_watts) * self.seconds(bits)
@@ -150,14 +150,14 @@ class BitLink:
             raise InputError(f"{self.name}: give joules_per_bit or active_watts; no radio is free.")
 
     def seconds(self, bits: float) -> float:
-        return _message(bits) / self.rate_bits_per_second
+        return amount("bits", bits) / self.rate_bits_per_second
 
     def energy_joules(self, bits: float) -> float:
         return self._cost(bits, self.joules_per_bit, self.seconds(bits))
 
     def receive_seconds(self, bits: float) -> float:
         rate = _known(self.receive_rate_bits_per_second, self.name, "receive_rate_bits_per_second")
-        return _message(bits) / rate
+        return amount("bits", bits) / rate
 
     def receive_joules(self, bits: float) -> float:
         each = _known(self.receive_joules_per_bit, self.name, "receive_joules_per_bit")
@@ -205,7 +205,7 @@ class LoRaLink:
 
     def air_seconds(self, bits: float) -> float:
         """Time on air of a message, all its packets."""
-        size = math.ceil(_message(bits) / 8)
+        size = math.ceil(amount("bits", bits) / 8)
         full, rest = divmod(size, self.payload_bytes)
         return full * self.packet_seconds(self.payload_bytes) + (self.packet_seconds(rest) if rest else 0.0)
 
@@ -235,11 +235,6 @@ def path_gain(distance_m: float, *, frequency_hz: float, exponent: float = 2.0) 
     if gain > 1:
         raise InputError(f"path_gain: more power would arrive than is sent at {distance_m} m; use a larger distance_m.")
     return gain
-
-
-def _message(bits: float) -> float:
-    AMOUNT.check("bits", bits)
-    return float(bits)
 
 
 def _known(value: float | None, link: str, field: str) -> float:

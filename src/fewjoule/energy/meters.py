@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from fewjoule.energy.limits import AMOUNT, Positive, PositiveInt, check_fields
+from fewjoule.energy.limits import Positive, PositiveInt, amount, check_fields
 from fewjoule.errors import InputError, positive
 
 
@@ -95,12 +95,10 @@ class Device:
         return self.watts / self.flops_per_second
 
     def energy_joules(self, flops: float) -> float:
-        AMOUNT.check("flops", flops)
-        return float(flops) * self.joules_per_flop
+        return amount("flops", flops) * self.joules_per_flop
 
     def seconds(self, flops: float) -> float:
-        AMOUNT.check("flops", flops)
-        return float(flops) / self.flops_per_second
+        return amount("flops", flops) / self.flops_per_second
 
 
 class CpuTimeMeter:

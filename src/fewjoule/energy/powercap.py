@@ -18,10 +18,10 @@ from typing import NamedTuple
 from fewjoule.energy.meters import Clock, NoMeterError, Reading
 from fewjoule.errors import InputError
 
-COUNTER_RIGHTS = "sudo chmod a+r /sys/class/powercap/intel-rapl*/energy_uj (again after each boot, or by a udev rule)"
 POWERCAP = Path("/sys/class/powercap")
 MAX_WATTS = 1000.0
 LOOKS_PER_RANGE = 4
+_COUNTER_RIGHTS = "sudo chmod a+r /sys/class/powercap/intel-rapl*/energy_uj (again after each boot, or by a udev rule)"
 _ZONE = re.compile(r"intel-rapl(-mmio)?:\d+(:\d+)?")
 _PACKAGE = re.compile(r"package-\d+(-die-\d+)?")
 
@@ -192,27 +192,27 @@ def _number(text: bytes, folder: Path) -> int:
 
 def in_virtual_machine() -> bool:
     """Whether the processor says that it is virtual."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return False
-    return any(line.startswith("flags") and " hypervisor" in line for line in lines)
+    return re.search(r"^flags.* hypervisor", _proc("cpuinfo"), re.MULTILINE) is not None
 
 
 def in_container() -> bool:
     """Whether the usual marks of Docker, Podman, Kubernetes or systemd-nspawn are there."""
     if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
         return True
+    return any(word in _proc("1/cgroup") for word in ("docker", "kubepods", "lxc", "containerd"))
+
+
+def _proc(name: str) -> str:
     try:
-        return any(word in Path("/proc/1/cgroup").read_text() for word in ("docker", "kubepods", "lxc", "containerd"))
+        return Path("/proc", name).read_text()
     except OSError:
-        return False
+        return ""
 
 
 def _cure(error: OSError | None) -> str:
     """Why powercap gives nothing here, and what to do."""
     if error is not None and error.errno in (errno.EACCES, errno.EPERM):
-        return f"since Linux 5.10 only root may read it: {COUNTER_RIGHTS}."
+        return f"since Linux 5.10 only root may read it: {_COUNTER_RIGHTS}."
     if error is not None:
         return "the kernel's powercap files are not complete here; run on the host itself."
     if platform.system() != "Linux":
