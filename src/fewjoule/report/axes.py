@@ -1,6 +1,7 @@
-"""What all charts share: the room they have, logarithmic axes, legends and scales of names."""
+"""What all charts share: the room they have, logarithmic axes, and names as colours or shapes with their legends."""
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,19 +33,20 @@ class Layout:
         return math.floor((self.width - margin - gap * (columns - 1)) / columns)
 
 
-def present(rows: Rows, field: str, known: Any = None) -> list[str]:
+def present(rows: Rows, field: str, known: Iterable[str] = ()) -> list[str]:
     """The values of a field that occur, in the order of `known` (by default as they come)."""
     found = dict.fromkeys(row[field] for row in rows)
     return [name for name in known or found if name in found]
 
 
-def names_scale(ranges: dict[str, Any]) -> alt.Scale:
-    """A colour, a shape or a dash for each name."""
-    return alt.Scale(domain=list(ranges), range=list(ranges.values()))
+def named(channel: Any, field: str, ranges: Mapping[str, Any], **about: Any) -> Any:
+    """An encoding (`alt.Color`, `alt.Shape`, ...) that gives each name its colour, shape or dash."""
+    scale = alt.Scale(domain=list(ranges), range=list(ranges.values()))
+    return channel(f"{field}:N", scale=scale, **{"title": None, **about})
 
 
-def family_colours(families: list[str]) -> alt.Scale:
-    return names_scale({name: variable(FAMILIES[name].colour) for name in families})
+def family_colours(families: Iterable[str]) -> dict[str, str]:
+    return {name: variable(FAMILIES[name].colour) for name in families}
 
 
 def legend(layout: Layout, columns: int = 3, symbol: str | None = None, **about: Any) -> alt.Legend:
@@ -79,8 +81,3 @@ def log_axis(scale: str, unit: str | None = None) -> alt.Axis:
         labelSeparation=4,
         gridOpacity=alt.condition(f"{lead} == 1", alt.value(1), alt.value(0.35)),
     )
-
-
-def tooltip(**titles: str) -> list[alt.Tooltip]:
-    """What a pointer shows: a title for each field."""
-    return [alt.Tooltip(f"{field}:N", title=title) for field, title in titles.items()]

@@ -15,7 +15,7 @@ from typing import Any
 import altair as alt
 
 from fewjoule.energy.ledger import PHASES
-from fewjoule.report.axes import Layout, legend, log, names_scale, present
+from fewjoule.report.axes import Layout, legend, log, named, present
 from fewjoule.report.colours import variable
 from fewjoule.report.datasets import Rows
 from fewjoule.report.facts import Facts, finished
@@ -82,9 +82,10 @@ def amounts(
     summary: Summary, data: dict[str, Rows], layout: Layout, *, name: str, title: str, unit: str
 ) -> alt.TopLevelMixin:
     """One row per method, one mark per phase on a logarithmic axis: colour is the phase, shape the kind."""
-    phases, kinds = present(data[name], "phase", PHASES), present(data[name], "kind", KIND_SHAPES)
-    labels = present(data[name], "label")
-    limit, beside = (112, 130) if layout.narrow else (165, 185)
+    phases = {phase: variable(phase) for phase in present(data[name], "phase", PHASES)}
+    kinds = {kind: KIND_SHAPES[kind] for kind in present(data[name], "kind", KIND_SHAPES)}
+    labels, soft = present(data[name], "label"), variable("soft")
+    limit, beside, below = (112, 130, "bottom") if layout.narrow else (165, 185, "top")
     axis = alt.Axis(grid=True, ticks=False, domain=False, labelLimit=limit, labelFontSize=11)
     marks = (
         alt.Chart(alt.NamedData(name))
@@ -92,19 +93,9 @@ def amounts(
         .encode(
             x=log(alt.X, "value", title, unit, padding=10),
             y=alt.Y("label:N", sort=labels, title=None, scale=alt.Scale(domain=labels), axis=axis),
-            color=alt.Color(
-                "phase:N",
-                title="phase",
-                scale=names_scale({phase: variable(phase) for phase in phases}),
-                legend=legend(layout),
-            ),
-            shape=alt.Shape(
-                "kind:N",
-                title="known as",
-                scale=names_scale({kind: KIND_SHAPES[kind] for kind in kinds}),
-                legend=legend(layout, symbol=variable("soft"), orient="bottom" if layout.narrow else "top"),
-            ),
-            tooltip=[alt.Tooltip(f"{field}:N") for field in ("label", "phase", "text", "kind", "source")],
+            color=named(alt.Color, "phase", phases, title="phase", legend=legend(layout)),
+            shape=named(alt.Shape, "kind", kinds, title="known as", legend=legend(layout, symbol=soft, orient=below)),
+            tooltip=["label:N", "phase:N", "text:N", "kind:N", "source:N"],
         )
     )
     return alt.layer(marks).properties(width=layout.width - beside, height=alt.Step(23))
@@ -114,8 +105,8 @@ def radius(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLe
     """Meta-Backward only: the ball's radius beside the farthest agent and the server's step."""
     labels, what = present(data["radius"], "label"), present(data["radius"], "what")
     styles = dict(zip(what, RADIUS_STYLES, strict=False))
-    colours = names_scale({name: variable(colour) for name, (colour, _) in styles.items()})
-    dashes = names_scale({name: dash for name, (_, dash) in styles.items()})
+    colours = {name: variable(colour) for name, (colour, _) in styles.items()}
+    dashes = {name: dash for name, (_, dash) in styles.items()}
     lines = legend(layout, symbolSize=500, symbolStrokeWidth=2)
     columns = min(layout.columns, len(labels))
     return (
@@ -124,8 +115,8 @@ def radius(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLe
         .encode(
             x=log(alt.X, "x", "round", nice=False),
             y=log(alt.Y, "y", "distance between models", nice=False),
-            color=alt.Color("what:N", title=None, scale=colours, legend=lines),
-            strokeDash=alt.StrokeDash("what:N", title=None, scale=dashes),
+            color=named(alt.Color, "what", colours, legend=lines),
+            strokeDash=named(alt.StrokeDash, "what", dashes),
         )
         .properties(width=layout.cell(columns), height=220)
         .facet(facet=alt.Facet("label:N", title=None, sort=labels), columns=columns)
@@ -140,29 +131,18 @@ def paths(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLev
     hues = {agent: variable(AGENT_COLOURS[i % len(AGENT_COLOURS)]) for i, agent in enumerate(agents)}
     columns = 1 if layout.narrow else min(3, len(labels))
     width = layout.cell(columns)
-    plane: dict[str, Any] = {
-        "scale": alt.Scale(zero=False, padding=12),
-        "axis": alt.Axis(tickCount=4, grid=False),
-    }
+    plane: dict[str, Any] = {"scale": alt.Scale(zero=False, padding=12), "axis": alt.Axis(tickCount=4, grid=False)}
     place = {
         "x": alt.X("x:Q", title="first principal component", **plane),
         "y": alt.Y("y:Q", title="second principal component", **plane),
-        "color": alt.Color(
-            "agent:N", title=None, legend=legend(layout, 4), scale=names_scale(hues | {"server": variable("ink")})
-        ),
+        "color": named(alt.Color, "agent", hues | {"server": variable("ink")}, legend=legend(layout, 4)),
     }
     base = alt.Chart(alt.NamedData("paths"))
     lines = base.mark_line(strokeWidth=1.6, opacity=0.85).encode(**place, order="round:Q")
-    ends = alt.Shape(
-        "end:N",
-        title=None,
-        scale=names_scale({"start": "circle", "end": "cross"}),
-        legend=legend(layout, 2, symbol=variable("soft")),
-    )
+    ends = legend(layout, 2, symbol=variable("soft"))
     marks = base.transform_filter("datum.end != ''").mark_point(filled=True, size=60, opacity=1)
-    marks = marks.encode(
-        **place, shape=ends, tooltip=[alt.Tooltip(f"{field}:N") for field in ("label", "agent", "round")]
-    )
+    shape = named(alt.Shape, "end", {"start": "circle", "end": "cross"}, legend=ends)
+    marks = marks.encode(**place, shape=shape, tooltip=["label:N", "agent:N", "round:N"])
     return (
         alt.layer(lines, marks)
         .properties(width=width, height=_height(rows, width))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fewjoule.report.colours import FAMILIES
-from fewjoule.report.facts import RADIO, TRAINING, Facts, error_of, finished, frontier, references
+from fewjoule.report.facts import RADIO, TRAINING, Facts, error_of, finished, on_frontier, references
 from fewjoule.report.run_folder import Array, RunFolder, Summary
 from fewjoule.report.wording import joules_text, kinds_text, seconds_text
 
@@ -44,6 +44,7 @@ def quality_and_joules(facts: list[Facts], summary: Summary) -> dict[str, Rows]:
     """Points, the frontier's steps, and the methods that cost nothing, which a logarithmic axis cannot place."""
     errors = [f.error for f in facts if f.error is not None and f.joules() > 0]
     lowest, highest = (min(errors) / BEYOND, max(errors) * BEYOND) if errors else (0.0, math.inf)
+    best = on_frontier(facts)
     points: Rows = [
         {
             "method": f.name,
@@ -54,13 +55,11 @@ def quality_and_joules(facts: list[Facts], summary: Summary) -> dict[str, Rows]:
             **_bar(f, summary, lowest, highest),
             "quality": f.quality_text,
             "spent": f"{joules_text(f.joules())} ({kinds_text(f.kinds())})",
+            "best": f.name in best,
         }
         for f in facts
         if f.error is not None
     ]
-    names = frontier((p["method"], p["joules"], p["error"]) for p in points)
-    for p in points:
-        p["best"] = p["method"] in names
     paid = [p for p in points if p["joules"] > 0]
     steps = sorted((p["joules"], p["error"]) for p in paid if p["best"])
     return {

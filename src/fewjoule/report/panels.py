@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from fewjoule.report.axes import Layout, family_colours, log, present
+from fewjoule.report.axes import Layout, family_colours, log, named, present
 from fewjoule.report.colours import FAMILIES, variable
 from fewjoule.report.datasets import Rows
 from fewjoule.report.run_folder import Summary
@@ -56,7 +56,7 @@ def _panels(
     families = present(data[name], "panel", FAMILIES)
     columns = min(layout.columns, len(families))
     cell = layout.cell(columns, margin=60, gap=26)
-    colour = alt.Color("panel:N", legend=None, scale=family_colours(families))
+    colour = named(alt.Color, "panel", family_colours(families), legend=None)
     dash = alt.StrokeDash("dash:O", legend=None, scale=alt.Scale(domain=list(range(len(DASHES))), range=DASHES))
     base = alt.Chart(alt.NamedData(name))
     path = {"x": x, "y": y, "detail": "label:N", "order": alt.Order(order)}
@@ -64,7 +64,7 @@ def _panels(
     def rows(role: str) -> alt.Chart:
         return base.transform_filter(f"datum.role == '{role}'")
 
-    thin = alt.Color("of:N", legend=None, scale=family_colours(["Meta-Backward", "without rounds"]))
+    thin = named(alt.Color, "of", family_colours(["Meta-Backward", "without rounds"]), legend=None)
     references = rows("reference").mark_line(strokeWidth=1, opacity=0.55).encode(**path, color=thin)
     tooltip = [
         alt.Tooltip("label:N", title="method"),

@@ -9,12 +9,11 @@ moves up by the mean of the shifts, so that the labels stay around their points.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
-from fewjoule.report.axes import Layout, family_colours, legend, log, names_scale, present, tooltip
+from fewjoule.report.axes import Layout, family_colours, legend, log, named, present
 from fewjoule.report.colours import FAMILIES, variable
 from fewjoule.report.datasets import Rows
 from fewjoule.report.run_folder import Summary
@@ -28,61 +27,58 @@ HALO = {"color": variable("ground"), "stroke": variable("ground"), "strokeWidth"
 """The same text under a text, wide and in the colour of the ground, so that no line strikes it through."""
 
 
-@dataclass(frozen=True)
-class Room:
-    """The plot in pixels, the smallest and largest error, and the longest label."""
-
-    width: float
-    height: float
-    errors: tuple[float, float]
-    longest: float
-
-
 def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
     """Every method as a labelled point; the frontier as steps; methods that cost nothing as lines across."""
     families = present(data["points"] + data["free"], "family", FAMILIES)
     errors = [row[k] for row in data["points"] or data["free"] for k in ("low", "high", "error") if k in row]
-    right = 150 if layout.narrow else 180  # labels stand to the right of their points
-    height, longest = (360, 110) if layout.narrow else (430, 160)
-    room = Room(layout.width - right, height, (min(errors), max(errors)), longest)
+    low, high = min(errors), max(errors)
+    right, height = (150, 360) if layout.narrow else (180, 430)  # labels stand to the right of their points
+    width = layout.width - right
     what = "loss" if summary.metric == "loss" else "error (1 - accuracy)"
     title = f"{summary.statistic} {what} after {summary.headline_steps} steps"
     scale: dict[str, Any] = {"nice": False, "padding": PADDING}
     x = log(alt.X, "joules", "joules of the training, all agents, without pretraining", "J", **scale)
-    y = log(alt.Y, "error", title, **scale, domain=list(room.errors))
-    colour = alt.Color("family:N", title=None, scale=family_colours(families), legend=legend(layout))
-    shape = alt.Shape("family:N", title=None, scale=names_scale({name: FAMILIES[name].shape for name in families}))
+    y = log(alt.Y, "error", title, **scale, domain=[low, high])
+    colour = named(alt.Color, "family", family_colours(families), legend=legend(layout))
+    shape = named(alt.Shape, "family", {name: FAMILIES[name].shape for name in families})
     pick = alt.selection_point(name="pick", fields=["family"], bind="legend")
     faint = alt.condition(pick, alt.value(1), alt.value(0.15))
-    shown = tooltip(label="method", quality=f"{summary.statistic} {summary.metric}", spent="joules")
+    shown = [
+        alt.Tooltip(f"{field}:N", title=text)
+        for field, text in (
+            ("label", "method"),
+            ("quality", f"{summary.statistic} {summary.metric}"),
+            ("spent", "joules"),
+        )
+    ]
     stairs: dict[str, Any] = {"interpolate": "step-after", "strokeWidth": 1.5, "strokeDash": [5, 4]}
     frontier = alt.Chart(alt.NamedData("frontier")).mark_line(**stairs, color=variable("soft")).encode(x=x, y=y)
     points = alt.Chart(alt.NamedData("points"))
     marks = points.mark_point(filled=True, size=110, opacity=1)
     marks = marks.encode(x=x, y=y, color=colour, shape=shape, opacity=faint, tooltip=shown).add_params(pick)
-    leaders, *texts = _labels(points, room, faint)
+    leaders, *texts = _labels(_placed(points, width, height, low, high), 110 if layout.narrow else 160, faint)
     layers: list[Any] = [frontier, leaders, marks, *texts]
     if any("low" in row for row in data["points"]):
         bars = points.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.5, opacity=0.5)
         layers.insert(1, bars.encode(x=x, color=colour, y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q")))
     if data["free"]:
         free = alt.Chart(alt.NamedData("free"))
-        inside = f"datum.error >= {room.errors[0]} && datum.error <= {room.errors[1]}"
+        inside = f"datum.error >= {low} && datum.error <= {high}"
         across = free.transform_filter(inside).mark_rule(strokeDash=[2, 3])
         layers.append(across.encode(y=y, color=colour, tooltip=shown))
         note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.quality")
         at = _pixels("max(8, scale('y', datum.error) - 7)")
         for style in (HALO, {"color": variable("soft")}):
             layers.append(note.mark_text(align="left", fontSize=11, x=6, **style).encode(y=at, text="text:N"))
-    return alt.layer(*layers).properties(width=room.width, height=room.height)
+    return alt.layer(*layers).properties(width=width, height=height)
 
 
-def _labels(points: alt.Chart, room: Room, opacity: Any) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
-    """Leaders, halos and texts for points with `joules`, `error` (both on logarithmic scales) and `label`."""
-    low, high = (math.log(error) for error in room.errors)
-    across = f"(datum.lx - datum.lx0) / max(datum.lx1 - datum.lx0, 1e-9) * {room.width - 2 * PADDING} + {PADDING}"
-    down = f"({high} - datum.ly) / {max(high - low, 1e-9)} * {room.height - 2 * PADDING} + {PADDING}"
-    placed = points.properties(
+def _placed(points: alt.Chart, width: int, height: int, lowest: float, highest: float) -> alt.Chart:
+    """Points with `joules` and `error` on logarithmic scales, each with its pixels `px`, `py` and its label's `at`."""
+    low, high = math.log(lowest), math.log(highest)
+    across = f"(datum.lx - datum.lx0) / max(datum.lx1 - datum.lx0, 1e-9) * {width - 2 * PADDING} + {PADDING}"
+    down = f"({high} - datum.ly) / {max(high - low, 1e-9)} * {height - 2 * PADDING} + {PADDING}"
+    return points.properties(
         transform=[
             _calculate("lx", "log(datum.joules)"),
             _calculate("ly", "log(datum.error)"),
@@ -100,13 +96,17 @@ def _labels(points: alt.Chart, room: Room, opacity: Any) -> tuple[alt.Chart, alt
             _calculate("at", "datum.py + datum.shift - datum.lift"),
         ]
     )
+
+
+def _labels(placed: alt.Chart, longest: int, opacity: Any) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
+    """Leaders, halos and texts."""
     x, y, at = _pixels("datum.px"), _pixels("datum.py"), _pixels("datum.at")
     leaders = placed.mark_rule(strokeWidth=0.8, color=variable("soft"))
     leaders = leaders.encode(x=x, y=y, x2=_pixels("datum.px + 10"), y2=at, opacity=opacity)
     weight = alt.ExprRef("datum.best ? 'bold' : 'normal'")
     text: dict[str, Any] = {"align": "left", "baseline": "middle", "dx": 12, "fontSize": 11, "fontWeight": weight}
     halos, texts = (
-        placed.mark_text(**text, limit=room.longest, **style).encode(x=x, y=at, text="label:N", opacity=opacity)
+        placed.mark_text(**text, limit=longest, **style).encode(x=x, y=at, text="label:N", opacity=opacity)
         for style in (HALO, {"color": variable("ink")})
     )
     return leaders, halos, texts
