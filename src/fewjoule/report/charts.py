@@ -18,7 +18,7 @@ from fewjoule.energy.ledger import PHASES
 from fewjoule.report.axes import Layout, legend, log, named, present
 from fewjoule.report.colours import variable
 from fewjoule.report.datasets import Rows
-from fewjoule.report.facts import Facts, finished
+from fewjoule.report.facts import Facts, error_name, finished
 from fewjoule.report.panels import cdf, spread, steps
 from fewjoule.report.run_folder import Summary
 from fewjoule.report.scatter import quality_against_joules
@@ -56,13 +56,13 @@ def charts(summary: Summary, facts: list[Facts], data: dict[str, Rows]) -> list[
 
 
 def _fields(summary: Summary, facts: list[Facts]) -> dict[str, Any]:
-    scored, loss = finished(facts), summary.metric == "loss"
+    scored = finished(facts)
     return {
         "metric": summary.metric,
         "Metric": summary.metric.capitalize(),
         "Statistic": summary.statistic.capitalize(),
-        "error": "loss" if loss else "error (1 - accuracy)",
-        "further": "Further left" if loss else "Further right",
+        "error": error_name(summary),
+        "further": "Further left" if summary.metric == "loss" else "Further right",
         "steps": counted(summary.headline_steps, "fine-tuning step"),
         "tasks": summary.tasks,
         "thin": THIN,

@@ -100,6 +100,10 @@ def error_of(summary: Summary, quality: float) -> float:
     return max(quality if summary.metric == "loss" else 1 - quality, SMALLEST_ERROR)
 
 
+def error_name(summary: Summary) -> str:
+    return "loss" if summary.metric == "loss" else "error (1 - accuracy)"
+
+
 def finished(facts: list[Facts]) -> list[Facts]:
     """The methods that have a quality, the best first."""
     return [f for f in facts if f.quality is not None]
@@ -107,7 +111,7 @@ def finished(facts: list[Facts]) -> list[Facts]:
 
 def references(facts: list[Facts]) -> list[Facts]:
     """The methods that all others are seen beside: the average of the local models and the best Meta-Backward."""
-    average = [f for f in finished(facts) if f.name == "average"]
+    average = [f for f in finished(facts) if (f.family, f.name) == ("without rounds", "average")]
     return average + [f for f in finished(facts) if f.family == "Meta-Backward"][:1]
 
 

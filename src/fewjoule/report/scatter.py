@@ -16,6 +16,7 @@ import altair as alt
 from fewjoule.report.axes import Layout, family_colours, legend, log, named, present
 from fewjoule.report.colours import FAMILIES, variable
 from fewjoule.report.datasets import Rows
+from fewjoule.report.facts import error_name
 from fewjoule.report.run_folder import Summary
 
 PADDING = 16
@@ -34,8 +35,7 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
     low, high = min(errors), max(errors)
     right, height = (150, 360) if layout.narrow else (180, 430)  # labels stand to the right of their points
     width = layout.width - right
-    what = "loss" if summary.metric == "loss" else "error (1 - accuracy)"
-    title = f"{summary.statistic} {what} after {summary.headline_steps} steps"
+    title = f"{summary.statistic} {error_name(summary)} after {summary.headline_steps} steps"
     scale: dict[str, Any] = {"nice": False, "padding": PADDING}
     x = log(alt.X, "joules", "joules of the training, all agents, without pretraining", "J", **scale)
     y = log(alt.Y, "error", title, **scale, domain=[low, high])
@@ -44,12 +44,9 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
     pick = alt.selection_point(name="pick", fields=["family"], bind="legend")
     faint = alt.condition(pick, alt.value(1), alt.value(0.15))
     shown = [
-        alt.Tooltip(f"{field}:N", title=text)
-        for field, text in (
-            ("label", "method"),
-            ("quality", f"{summary.statistic} {summary.metric}"),
-            ("spent", "joules"),
-        )
+        alt.Tooltip("label:N", title="method"),
+        alt.Tooltip("quality:N", title=f"{summary.statistic} {summary.metric}"),
+        alt.Tooltip("spent:N", title="joules"),
     ]
     stairs: dict[str, Any] = {"interpolate": "step-after", "strokeWidth": 1.5, "strokeDash": [5, 4]}
     frontier = alt.Chart(alt.NamedData("frontier")).mark_line(**stairs, color=variable("soft")).encode(x=x, y=y)
@@ -78,24 +75,23 @@ def _placed(points: alt.Chart, width: int, height: int, lowest: float, highest: 
     low, high = math.log(lowest), math.log(highest)
     across = f"(datum.lx - datum.lx0) / max(datum.lx1 - datum.lx0, 1e-9) * {width - 2 * PADDING} + {PADDING}"
     down = f"({high} - datum.ly) / {max(high - low, 1e-9)} * {height - 2 * PADDING} + {PADDING}"
-    return points.properties(
-        transform=[
-            _calculate("lx", "log(datum.joules)"),
-            _calculate("ly", "log(datum.error)"),
-            _join([("min", "lx", "lx0"), ("max", "lx", "lx1")]),
-            _calculate("px", across),
-            _calculate("py", down),
-            _window("lag", "px", "before", ["px"]),
-            _calculate("apart", f"isValid(datum.before) && datum.px - datum.before < {REACH} ? 0 : 1"),
-            _window("sum", "apart", "cluster", ["px"]),
-            _window("row_number", None, "row", ["py", "label"], "cluster"),
-            _calculate("head", f"datum.py - {LINE} * datum.row"),
-            _window("max", "head", "lowest", ["py", "label"], "cluster"),
-            _calculate("shift", f"datum.lowest + {LINE} * datum.row - datum.py"),
-            _join([("mean", "shift", "lift")], "cluster"),
-            _calculate("at", "datum.py + datum.shift - datum.lift"),
-        ]
-    )
+
+    def running(found: alt.Chart, sort: list[str], groups: Any = alt.Undefined, **values: Any) -> alt.Chart:
+        """A value over the rows up to this one."""
+        by: list[Any] = [alt.SortField(field) for field in sort]
+        return found.transform_window(sort=by, frame=[None, 0], groupby=groups, **values)
+
+    found = points.transform_calculate(lx="log(datum.joules)", ly="log(datum.error)")
+    found = found.transform_joinaggregate(lx0="min(lx)", lx1="max(lx)").transform_calculate(px=across, py=down)
+    found = running(found, ["px"], before="lag(px)")
+    found = found.transform_calculate(apart=f"isValid(datum.before) && datum.px - datum.before < {REACH} ? 0 : 1")
+    found = running(found, ["px"], cluster="sum(apart)")
+    found = running(found, ["py", "label"], ["cluster"], row="row_number()")
+    found = found.transform_calculate(head=f"datum.py - {LINE} * datum.row")
+    found = running(found, ["py", "label"], ["cluster"], lowest="max(head)")
+    found = found.transform_calculate(shift=f"datum.lowest + {LINE} * datum.row - datum.py")
+    found = found.transform_joinaggregate(lift="mean(shift)", groupby=["cluster"])
+    return found.transform_calculate(at="datum.py + datum.shift - datum.lift")
 
 
 def _labels(placed: alt.Chart, longest: int, opacity: Any) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
@@ -115,19 +111,3 @@ def _labels(placed: alt.Chart, longest: int, opacity: Any) -> tuple[alt.Chart, a
 def _pixels(expression: str) -> Any:
     """A place in the plot that an expression gives."""
     return alt.value(alt.ExprRef(expression))
-
-
-def _calculate(name: str, expression: str) -> dict[str, Any]:
-    return {"calculate": expression, "as": name}
-
-
-def _join(fields: list[tuple[str, str, str]], group: str | None = None) -> dict[str, Any]:
-    found = {"joinaggregate": [{"op": op, "field": field, "as": name} for op, field, name in fields]}
-    return found | ({"groupby": [group]} if group else {})
-
-
-def _window(op: str, field: str | None, name: str, sort: list[str], group: str | None = None) -> dict[str, Any]:
-    """A running value over the rows up to this one."""
-    what = {"op": op, "as": name} | ({"field": field} if field else {})
-    found = {"window": [what], "sort": [{"field": each} for each in sort], "frame": [None, 0]}
-    return found | ({"groupby": [group]} if group else {})
