@@ -1,7 +1,10 @@
 """Files appear whole or not at all, and never over an existing one unless that is asked for; and the cache folder."""
 
+import csv
+import io
 import os
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import platformdirs
@@ -40,6 +43,15 @@ def write_atomically(path: str | Path, content: bytes, *, force: bool = False) -
             _place_new(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table over whatever is there; cells are quoted where they must be, and None is an empty cell."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_atomically(path, buffer.getvalue().encode(), force=True)
 
 
 def _open_up(part: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fewjoule.energy import LINKS
 from fewjoule.report.facts import digest
-from fewjoule.report.folder import read_folder
+from fewjoule.report.run_folder import RunFolder
 from fewjoule.report.wording import joules_text
 from tests.report.run_folders import AGENTS, METHODS, WEIGHTS
 
@@ -109,7 +109,7 @@ def expected(method: str, link: Any, bits: float, computation: float) -> str:
 
 
 def test_the_table_starts_with_the_run_s_own_numbers(desk: Opened, regression: Path) -> None:
-    for f in digest(read_folder(regression)):
+    for f in digest(RunFolder.read(regression)):
         assert desk.total(f.name) == joules_text(f.joules())
 
 
@@ -156,7 +156,7 @@ def test_labels_of_the_chart_do_not_cover_each_other_on_any_link(desk: Opened) -
 
 
 def test_the_verdict_is_the_cheapest_method_that_is_good_enough(desk: Opened, regression: Path) -> None:
-    facts = {f.name: f for f in digest(read_folder(regression)) if f.quality is not None}
+    facts = {f.name: f for f in digest(RunFolder.read(regression)) if f.quality is not None}
     for goal in facts.values():
         desk.page.select_option("#target", goal.name)
         rivals = [f for f in facts.values() if f.quality <= goal.quality]

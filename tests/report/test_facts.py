@@ -10,7 +10,7 @@ from fewjoule.energy import LINKS
 from fewjoule.report import write_report
 from fewjoule.report.datasets import datasets, quality_and_joules
 from fewjoule.report.facts import digest, frontier, on_frontier
-from fewjoule.report.folder import read_folder
+from fewjoule.report.run_folder import RunFolder
 from fewjoule.report.sentences import answer, notes
 from tests.report.run_folders import AGENTS, METHODS, WEIGHTS, make_folder
 
@@ -34,7 +34,7 @@ def test_the_frontier_is_what_nothing_else_dominates(pairs: list[tuple[int, int]
 
 
 def test_joules_per_seed_are_those_of_the_ledger(regression: Path) -> None:
-    folder = read_folder(regression)
+    folder = RunFolder.read(regression)
     for f in digest(folder):
         for s in f.spent:
             whole = folder.ledger.total(method=f.name, phase=s.phase, kind=s.kind)
@@ -43,7 +43,7 @@ def test_joules_per_seed_are_those_of_the_ledger(regression: Path) -> None:
 
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_uplink_is_the_paper_s_formula(metric: str, tmp_path: Path) -> None:
-    folder = read_folder(make_folder(tmp_path / "run", metric=metric, seeds=1, tasks=3))
+    folder = RunFolder.read(make_folder(tmp_path / "run", metric=metric, seeds=1, tasks=3))
     one, agents = LINKS["paper"].energy_joules(32 * WEIGHTS[metric]), len(AGENTS[metric])
     for f in digest(folder):
         _, _, rounds, first, *_ = METHODS[f.name]
@@ -51,7 +51,7 @@ def test_uplink_is_the_paper_s_formula(metric: str, tmp_path: Path) -> None:
 
 
 def test_agents_that_send_at_once_take_the_time_of_one(regression: Path) -> None:
-    facts = {f.name: f for f in digest(read_folder(regression))}
+    facts = {f.name: f for f in digest(RunFolder.read(regression))}
     one = LINKS["paper"].seconds(32 * WEIGHTS["loss"])
     (uplink,) = (s for s in facts["meta_backward"].spent if s.phase == "uplink")
     assert uplink.seconds == pytest.approx(51 * one, rel=1e-9)
@@ -61,21 +61,21 @@ def test_agents_that_send_at_once_take_the_time_of_one(regression: Path) -> None
 
 def test_the_clock_of_the_cpu_model_is_measured_though_its_joules_are_not(regression: Path) -> None:
     (computation,) = (
-        s for f in digest(read_folder(regression)) if f.name == "maml" for s in f.spent if s.phase == "computation"
+        s for f in digest(RunFolder.read(regression)) if f.name == "maml" for s in f.spent if s.phase == "computation"
     )
     assert (computation.kind, computation.seconds_kind) == ("modelled", "measured")
 
 
 def test_methods_are_ranked_by_quality_and_the_diverged_come_last(regression: Path, classification: Path) -> None:
-    losses = [f.quality for f in digest(read_folder(regression))]
+    losses = [f.quality for f in digest(RunFolder.read(regression))]
     assert losses[-1] is None
     assert losses[:-1] == sorted(losses[:-1])
-    accuracies = [f.quality for f in digest(read_folder(classification))]
+    accuracies = [f.quality for f in digest(RunFolder.read(classification))]
     assert accuracies[:-1] == sorted(accuracies[:-1], reverse=True)
 
 
 def test_a_method_that_costs_nothing_is_drawn_apart_from_the_logarithmic_axis(regression: Path) -> None:
-    folder = read_folder(regression)
+    folder = RunFolder.read(regression)
     data = quality_and_joules(digest(folder), folder.summary)
     assert [row["method"] for row in data["free"]] == ["random"]
     assert all(row["joules"] > 0 for row in data["points"])
@@ -84,7 +84,7 @@ def test_a_method_that_costs_nothing_is_drawn_apart_from_the_logarithmic_axis(re
 
 
 def test_the_first_sentence_answers_and_names_its_kinds(regression: Path) -> None:
-    folder = read_folder(regression)
+    folder = RunFolder.read(regression)
     facts = digest(folder)
     first, beside, frontier_ = (line.replace("\N{NO-BREAK SPACE}", " ") for line in answer(facts, folder.summary))
     assert first.startswith(
@@ -93,13 +93,13 @@ def test_the_first_sentence_answers_and_names_its_kinds(regression: Path) -> Non
     assert "uplink (analytic), the rest computation (6.60 J modelled)" in first
     assert "<strong>Meta-Backward</strong> reached" in beside
     assert "<strong>average</strong> reached" in beside
-    assert all(f.label in frontier_ for f in facts if f.name in on_frontier(facts, folder.summary) and f.joules())
+    assert all(f.label in frontier_ for f in facts if f.name in on_frontier(facts) and f.joules())
     assert any("linear radius diverged on every seed (0 and 1)" in line for line in notes(facts, folder.summary))
 
 
 def test_a_run_in_which_everything_diverged_says_so(tmp_path: Path) -> None:
     only = {"meta_backward-linear": METHODS["meta_backward-linear"]}
-    folder = read_folder(make_folder(tmp_path / "run", methods=only))
+    folder = RunFolder.read(make_folder(tmp_path / "run", methods=only))
     facts = digest(folder)
     assert "Every method diverged" in answer(facts, folder.summary)[0]
     assert datasets(folder, facts)["points"] == []
@@ -109,7 +109,7 @@ def test_a_run_in_which_everything_diverged_says_so(tmp_path: Path) -> None:
 
 
 def test_datasets_are_thinned(regression: Path) -> None:
-    folder = read_folder(regression)
+    folder = RunFolder.read(regression)
     data = datasets(folder, digest(folder))
     lines = [row for row in data["cdf"] if row["role"] == "line" and row["label"] == "MAML"]
     assert len(lines) <= 81
@@ -117,7 +117,7 @@ def test_datasets_are_thinned(regression: Path) -> None:
 
 
 def test_a_method_with_a_code_of_its_own_keeps_its_bits(regression: Path, tmp_path: Path) -> None:
-    assert not any(f.own_bits for f in digest(read_folder(regression)))
+    assert not any(f.own_bits for f in digest(RunFolder.read(regression)))
     run = make_folder(tmp_path / "run", methods={name: METHODS[name] for name in ("average", "fedavg-5x100", "maml")})
     full, few = str(32 * WEIGHTS["loss"]), str(3 * WEIGHTS["loss"])
     lines = (run / "energy.csv").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -127,7 +127,7 @@ def test_a_method_with_a_code_of_its_own_keeps_its_bits(regression: Path, tmp_pa
     settings = '"settings": {\n    "rounds": 500'
     assert settings in text
     (run / "summary.json").write_text(text.replace(settings, settings + ', "codec": "quantise:3"'), encoding="utf-8")
-    assert {f.name: f.own_bits for f in digest(read_folder(run))} == {
+    assert {f.name: f.own_bits for f in digest(RunFolder.read(run))} == {
         "average": False,
         "fedavg-5x100": True,
         "maml": True,
@@ -138,4 +138,4 @@ def test_two_methods_with_one_label_are_told_apart(tmp_path: Path) -> None:
     run = make_folder(
         tmp_path / "run", methods={"a": METHODS["average"], "b": METHODS["average"], "maml": METHODS["maml"]}
     )
-    assert sorted(f.label for f in digest(read_folder(run))) == ["MAML", "average (a)", "average (b)"]
+    assert sorted(f.label for f in digest(RunFolder.read(run))) == ["MAML", "average (a)", "average (b)"]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fewjoule.report import charts, write_report
-from fewjoule.report.catalogue import catalogue
-from fewjoule.report.charts import LAYOUTS, Layout
+from fewjoule.report import write_report
+from fewjoule.report.axes import LAYOUTS, PAPER_LAYOUT, Layout
+from fewjoule.report.charts import charts
 from fewjoule.report.datasets import datasets
 from fewjoule.report.facts import digest
-from fewjoule.report.folder import read_folder
+from fewjoule.report.run_folder import RunFolder
 from tests.report.run_folders import METHODS, make_folder
 
 
@@ -93,9 +93,9 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("metric", ["regression", "classification"])
 def test_descriptions_satisfy_the_schema_in_every_layout(metric: str, request: pytest.FixtureRequest) -> None:
-    folder = read_folder(request.getfixturevalue(metric))
+    folder = RunFolder.read(request.getfixturevalue(metric))
     facts = digest(folder)
-    for chart in catalogue(folder.summary, facts, datasets(folder, facts)):
+    for chart in charts(folder.summary, facts, datasets(folder, facts)):
         assert chart.caption
         assert chart.alt_text
         for width in LAYOUTS.values():
@@ -104,4 +104,4 @@ def test_descriptions_satisfy_the_schema_in_every_layout(metric: str, request: p
 
 def test_the_narrow_layout_is_for_phones() -> None:
     assert Layout(LAYOUTS["narrow"]).columns == 1
-    assert LAYOUTS[charts.PAPER_LAYOUT] <= 680  # a printed page
+    assert LAYOUTS[PAPER_LAYOUT] <= 680  # a printed page

@@ -1,42 +1,33 @@
-"""The chart descriptions (Vega-Altair). One description gives the SVG, the PNG and the chart of the page.
+"""The charts of a report. One description (Vega-Altair) gives the SVG, the PNG and the chart of the page.
 
 A description names its datasets and writes colours as variables; it holds no numbers of the run. `layout.width` is all
-the room there is, in pixels, so that the same function draws for a phone and for a desk.
+the room there is, in pixels, so that the same function draws for a phone and for a desk. The words around the charts
+are in assets/charts.toml.
 """
 
-import math
+import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
 from typing import Any
 
 import altair as alt
 
-from fewjoule.report.colours import FAMILY_SHAPES, FAMILY_VARIABLES, PHASE_VARIABLES, variable
+from fewjoule.energy.ledger import PHASES
+from fewjoule.report.axes import Layout, legend, log, named, present
+from fewjoule.report.colours import variable
 from fewjoule.report.datasets import Rows
-from fewjoule.report.folder import Summary
-from fewjoule.report.labels import HALO, Room, labels
-from fewjoule.report.panels import Axis, log_axis, panels
+from fewjoule.report.facts import Facts, error_name, finished
+from fewjoule.report.panels import cdf, spread, steps
+from fewjoule.report.run_folder import Summary
+from fewjoule.report.scatter import quality_against_joules
+from fewjoule.report.wording import counted, joules_text, listing
 
-LAYOUTS = {"narrow": 330, "middle": 660, "wide": 1040}
-PAPER_LAYOUT = "middle"
 KIND_SHAPES = {"measured": "circle", "modelled": "square", "analytic": "triangle-up"}
-PADDING = 16
-AGENT_DASHES = [[1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [1, 4]]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Room for a chart: its whole width in pixels."""
-
-    width: int
-
-    @property
-    def narrow(self) -> bool:
-        return self.width < 500
-
-    @property
-    def columns(self) -> int:
-        return 1 if self.narrow else 2 if self.width < 900 else 3
+AGENT_COLOURS = ("imaml", "fedavg", "maml", "other", "adaptation", "pretraining")
+RADIUS_STYLES = (("meta-backward", [1, 0]), ("no-rounds", [6, 3]), ("imaml", [2, 2]))
+THIN = "Thin lines in every panel: the average of the local models (neutral) and Meta-Backward (its own colour)."
 
 
 @dataclass(frozen=True)
@@ -48,187 +39,113 @@ class Chart:
     caption: str
     alt_text: str
     draw: Callable[[Layout], alt.TopLevelMixin]
-    datasets: tuple[str, ...] = field(default=())
+    datasets: tuple[str, ...]
 
 
-def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
-    """Every method as a labelled point; the frontier as steps; methods that cost nothing as lines across."""
-    families = _present(data, ("points", "free"), "family", FAMILY_VARIABLES)
-    colour = alt.Color("family:N", title=None, scale=_scale(families, FAMILY_VARIABLES), legend=_legend(layout, 3))
-    shape = alt.Shape(
-        "family:N", title=None, scale=alt.Scale(domain=families, range=[FAMILY_SHAPES[f] for f in families])
-    )
-    height = 360 if layout.narrow else 430
-    width = layout.width - (150 if layout.narrow else 180)  # labels stand to the right of their points
-    errors = [row[k] for row in data["points"] or data["free"] for k in ("low", "high", "error") if k in row]
-    room = Room(width, height, PADDING, (min(errors), max(errors)), 110 if layout.narrow else 160)
-    x = alt.X(
-        "joules:Q",
-        title="joules of the training, all agents, without pretraining",
-        axis=log_axis("x", "J"),
-        scale=alt.Scale(type="log", nice=False, padding=PADDING),
-    )
-    y = alt.Y(
-        "error:Q",
-        title=_error_title(summary),
-        axis=log_axis("y"),
-        scale=alt.Scale(type="log", nice=False, padding=PADDING, domain=list(room.errors)),
-    )
-    pick = alt.selection_point(name="pick", fields=["family"], bind="legend")
-    faint = alt.condition(pick, alt.value(1), alt.value(0.15))
-    tooltip = [
-        alt.Tooltip("label:N", title="method"),
-        alt.Tooltip("quality:N", title=f"{summary.statistic} {summary.metric}"),
-        alt.Tooltip("spent:N", title="joules"),
-    ]
-    frontier = (
-        alt.Chart(alt.NamedData("frontier"))
-        .mark_line(interpolate="step-after", strokeWidth=1.5, strokeDash=[5, 4], color=variable("soft"))
-        .encode(x=x, y=y)
-    )
-    points = alt.Chart(alt.NamedData("points"))
-    marks = (
-        points.mark_point(filled=True, size=110, opacity=1)
-        .encode(x=x, y=y, color=colour, shape=shape, opacity=faint, tooltip=tooltip)
-        .add_params(pick)
-    )
-    leaders, *texts = labels(points, room, faint)
-    layers: list[Any] = [frontier, leaders, marks, *texts]
-    if any("low" in row for row in data["points"]):
-        bars = points.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.5, opacity=0.5)
-        ends = {"y": alt.Y("low:Q", title=_error_title(summary)), "y2": alt.Y2("high:Q")}
-        layers.insert(1, bars.encode(x=x, color=colour, **ends))
-    if data["free"]:
-        free = alt.Chart(alt.NamedData("free"))
-        inside = f"datum.error >= {room.errors[0]} && datum.error <= {room.errors[1]}"
-        across = free.transform_filter(inside).mark_rule(strokeDash=[2, 3])
-        layers.append(across.encode(y=y, color=colour, tooltip=tooltip))
-        note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.quality")
-        at = alt.value(alt.ExprRef("max(8, scale('y', datum.error) - 7)"))
-        for style in (HALO, {"color": variable("soft")}):
-            layers.append(note.mark_text(align="left", fontSize=11, x=6, **style).encode(y=at, text="text:N"))
-    return alt.layer(*layers).properties(width=width, height=height)
+def charts(summary: Summary, facts: list[Facts], data: dict[str, Rows]) -> list[Chart]:
+    """Every chart for which the run has numbers, in the order of the page."""
+    words = tomllib.loads((files("fewjoule.report") / "assets" / "charts.toml").read_text(encoding="utf-8"))
+    fields = _fields(summary, facts)
+    found = []
+    for name, texts in words.items():
+        title, caption, alt_text = (texts[key].format_map(fields) for key in ("title", "caption", "alt"))
+        needed = ("points", "frontier", "free") if name == "quality" else (name,)
+        if any(data[each] for each in needed):
+            found.append(Chart(name, title, caption, alt_text, partial(DRAW[name], summary, data), needed))
+    return found
+
+
+def _fields(summary: Summary, facts: list[Facts]) -> dict[str, Any]:
+    scored = finished(facts)
+    return {
+        "metric": summary.metric,
+        "Metric": summary.metric.capitalize(),
+        "Statistic": summary.statistic.capitalize(),
+        "error": error_name(summary),
+        "further": "Further left" if summary.metric == "loss" else "Further right",
+        "steps": counted(summary.headline_steps, "fine-tuning step"),
+        "tasks": summary.tasks,
+        "thin": THIN,
+        "points": "; ".join(f"{f.label}: {f.quality_text} for {joules_text(f.joules())}" for f in scored),
+        "ranking": listing(f"{f.label} {f.quality_text}" for f in scored) if scored else "every method diverged",
+        "joules": "; ".join(_amounts_text(f, "joules", "J") for f in facts if f.spent),
+        "seconds": "; ".join(_amounts_text(f, "seconds", "s") for f in facts if f.spent),
+    }
+
+
+def _amounts_text(f: Facts, what: str, unit: str) -> str:
+    amounts = [(s.phase, getattr(s, what)) for s in f.spent]
+    return f"{f.label}: " + ", ".join(f"{phase} {value:.3g} {unit}" for phase, value in amounts if value)
 
 
 def amounts(
-    name: str, title: str, unit: str, data: dict[str, Rows], layout: Layout, order: list[str]
+    summary: Summary, data: dict[str, Rows], layout: Layout, *, name: str, title: str, unit: str
 ) -> alt.TopLevelMixin:
     """One row per method, one mark per phase on a logarithmic axis: colour is the phase, shape the kind."""
-    phases = _present(data, (name,), "phase", PHASE_VARIABLES)
-    kinds = _present(data, (name,), "kind", KIND_SHAPES)
-    shown = {row["label"] for row in data[name]}
-    rows = [label for label in order if label in shown]
-    base = alt.Chart(alt.NamedData(name))
-    y = alt.Y(
-        "label:N",
-        sort=rows,
-        title=None,
-        scale=alt.Scale(domain=rows),
-        axis=alt.Axis(grid=True, ticks=False, domain=False, labelLimit=112 if layout.narrow else 165, labelFontSize=11),
+    phases = {phase: variable(phase) for phase in present(data[name], "phase", PHASES)}
+    kinds = {kind: KIND_SHAPES[kind] for kind in present(data[name], "kind", KIND_SHAPES)}
+    labels, soft = present(data[name], "label"), variable("soft")
+    limit, beside, below = (112, 130, "bottom") if layout.narrow else (165, 185, "top")
+    axis = alt.Axis(grid=True, ticks=False, domain=False, labelLimit=limit, labelFontSize=11)
+    marks = (
+        alt.Chart(alt.NamedData(name))
+        .mark_point(filled=True, size=85, opacity=0.95)
+        .encode(
+            x=log(alt.X, "value", title, unit, padding=10),
+            y=alt.Y("label:N", sort=labels, title=None, scale=alt.Scale(domain=labels), axis=axis),
+            color=named(alt.Color, "phase", phases, title="phase", legend=legend(layout)),
+            shape=named(alt.Shape, "kind", kinds, title="known as", legend=legend(layout, symbol=soft, orient=below)),
+            tooltip=["label:N", "phase:N", "text:N", "kind:N", "source:N"],
+        )
     )
-    x = alt.X("value:Q", title=title, axis=log_axis("x", unit), scale=alt.Scale(type="log", padding=10))
-    marks = base.mark_point(filled=True, size=85, opacity=0.95).encode(
-        x=x,
-        y=y,
-        color=alt.Color("phase:N", title="phase", scale=_scale(phases, PHASE_VARIABLES), legend=_legend(layout, 3)),
-        shape=alt.Shape(
-            "kind:N",
-            title="known as",
-            scale=alt.Scale(domain=kinds, range=[KIND_SHAPES[k] for k in kinds]),
-            legend=_legend(layout, 3, symbol=variable("soft"), orient="bottom" if layout.narrow else "top"),
-        ),
-        tooltip=[alt.Tooltip(f"{f}:N") for f in ("label", "phase", "text", "kind", "source")],
-    )
-    return alt.layer(marks).properties(width=layout.width - (130 if layout.narrow else 185), height=alt.Step(23))
+    return alt.layer(marks).properties(width=layout.width - beside, height=alt.Step(23))
 
 
-def cdf(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
-    """Share of new tasks at or below a loss (or an accuracy), one panel per family."""
-    what = f"{summary.metric} after {summary.headline_steps} fine-tuning steps"
-    x = Axis(what, log=summary.metric == "loss")
-    return panels("cdf", x, Axis("share of new tasks", domain=(0, 1)), data["cdf"], layout.width, layout.columns)
-
-
-def steps(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
-    """Median loss (or accuracy) against the number of fine-tuning steps, one panel per family."""
-    y = Axis(f"{summary.statistic} {summary.metric}", log=summary.metric == "loss")
-    x = Axis("fine-tuning steps", values=tuple(float(s) for s in summary.steps))
-    return panels("steps", x, y, data["steps"], layout.width, layout.columns, points=True)
-
-
-def spread(data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
-    """Distance of the farthest agent from the agents' mean against rounds, one panel per family."""
-    x, y = Axis("round", log=True), Axis("farthest agent", log=True)
-    return panels("spread", x, y, data["spread"], layout.width, layout.columns)
-
-
-def radius(data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
+def radius(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
     """Meta-Backward only: the ball's radius beside the farthest agent and the server's step."""
-    labels = list(dict.fromkeys(row["label"] for row in data["radius"]))
-    what = list(dict.fromkeys(row["what"] for row in data["radius"]))
-    colours = [variable(c) for c in ("meta-backward", "no-rounds", "imaml")][: len(what)]
+    labels, what = present(data["radius"], "label"), present(data["radius"], "what")
+    styles = dict(zip(what, RADIUS_STYLES, strict=False))
+    colours = {name: variable(colour) for name, (colour, _) in styles.items()}
+    dashes = {name: dash for name, (_, dash) in styles.items()}
+    lines = legend(layout, symbolSize=500, symbolStrokeWidth=2)
     columns = min(layout.columns, len(labels))
     return (
         alt.Chart(alt.NamedData("radius"))
         .mark_line(strokeWidth=2)
         .encode(
-            x=alt.X("x:Q", title="round", axis=log_axis("x"), scale=alt.Scale(type="log", nice=False)),
-            y=alt.Y(
-                "y:Q", title="distance between models", axis=log_axis("y"), scale=alt.Scale(type="log", nice=False)
-            ),
-            color=alt.Color(
-                "what:N", title=None, scale=alt.Scale(domain=what, range=colours), legend=_legend(layout, 3, lines=True)
-            ),
-            strokeDash=alt.StrokeDash(
-                "what:N", title=None, scale=alt.Scale(domain=what, range=AGENT_DASHES[: len(what)])
-            ),
+            x=log(alt.X, "x", "round", nice=False),
+            y=log(alt.Y, "y", "distance between models", nice=False),
+            color=named(alt.Color, "what", colours, legend=lines),
+            strokeDash=named(alt.StrokeDash, "what", dashes),
         )
-        .properties(width=_cell(layout, columns), height=220)
+        .properties(width=layout.cell(columns), height=220)
         .facet(facet=alt.Facet("label:N", title=None, sort=labels), columns=columns)
         .resolve_axis(x="independent")
     )
 
 
-def paths(data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
+def paths(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
     """The agents' way through the plane of the first two principal components, one panel per method."""
-    labels = list(dict.fromkeys(row["label"] for row in data["paths"]))
-    agents = [a for a in dict.fromkeys(row["agent"] for row in data["paths"]) if a != "server"]
-    names = [*agents, "server"]
-    colours = [variable(c) for c in ("imaml", "fedavg", "maml", "other", "adaptation", "pretraining")]
+    rows = data["paths"]
+    labels, agents = present(rows, "label"), [agent for agent in present(rows, "agent") if agent != "server"]
+    hues = {agent: variable(AGENT_COLOURS[i % len(AGENT_COLOURS)]) for i, agent in enumerate(agents)}
     columns = 1 if layout.narrow else min(3, len(labels))
-    width = _cell(layout, columns)
+    width = layout.cell(columns)
+    plane: dict[str, Any] = {"scale": alt.Scale(zero=False, padding=12), "axis": alt.Axis(tickCount=4, grid=False)}
+    place = {
+        "x": alt.X("x:Q", title="first principal component", **plane),
+        "y": alt.Y("y:Q", title="second principal component", **plane),
+        "color": named(alt.Color, "agent", hues | {"server": variable("ink")}, legend=legend(layout, 4)),
+    }
     base = alt.Chart(alt.NamedData("paths"))
-    x = alt.X(
-        "x:Q",
-        title="first principal component",
-        scale=alt.Scale(zero=False, padding=12),
-        axis=alt.Axis(tickCount=4, grid=False),
-    )
-    y = alt.Y(
-        "y:Q",
-        title="second principal component",
-        scale=alt.Scale(zero=False, padding=12),
-        axis=alt.Axis(tickCount=4, grid=False),
-    )
-    hues = [*(colours[i % len(colours)] for i in range(len(agents))), variable("ink")]
-    colour = alt.Color("agent:N", title=None, legend=_legend(layout, 4), scale=alt.Scale(domain=names, range=hues))
-    lines = base.mark_line(strokeWidth=1.6, opacity=0.85).encode(x=x, y=y, color=colour, order="round:Q")
-    ends = alt.Shape(
-        "end:N",
-        title=None,
-        scale=alt.Scale(domain=["start", "end"], range=["circle", "cross"]),
-        legend=_legend(layout, 2, symbol=variable("soft")),
-    )
-    marks = (
-        base.transform_filter("datum.end != ''")
-        .mark_point(filled=True, size=60, opacity=1)
-        .encode(
-            x=x, y=y, color=colour, shape=ends, tooltip=[alt.Tooltip(f"{f}:N") for f in ("label", "agent", "round")]
-        )
-    )
+    lines = base.mark_line(strokeWidth=1.6, opacity=0.85).encode(**place, order="round:Q")
+    ends = legend(layout, 2, symbol=variable("soft"))
+    marks = base.transform_filter("datum.end != ''").mark_point(filled=True, size=60, opacity=1)
+    shape = named(alt.Shape, "end", {"start": "circle", "end": "cross"}, legend=ends)
+    marks = marks.encode(**place, shape=shape, tooltip=["label:N", "agent:N", "round:N"])
     return (
         alt.layer(lines, marks)
-        .properties(width=width, height=_height(data["paths"], width))
+        .properties(width=width, height=_height(rows, width))
         .facet(facet=alt.Facet("label:N", title=None, sort=labels), columns=columns)
     )
 
@@ -239,34 +156,13 @@ def _height(rows: Rows, width: int) -> int:
     return round(min(max(width * up / across, 0.75 * width), 1.3 * width)) if across > 0 else width
 
 
-def _cell(layout: Layout, columns: int) -> int:
-    return math.floor((layout.width - 62 - 24 * (columns - 1)) / columns)
-
-
-def _present(data: dict[str, Rows], names: tuple[str, ...], field: str, known: dict[str, str]) -> list[str]:
-    found = {row[field] for name in names for row in data[name]}
-    return [name for name in known if name in found]
-
-
-def _scale(names: list[str], variables: dict[str, str]) -> alt.Scale:
-    return alt.Scale(domain=names, range=[variable(variables[name]) for name in names])
-
-
-def _legend(
-    layout: Layout, columns: int, symbol: str | None = None, orient: str = "top", lines: bool = False
-) -> alt.Legend:
-    about: dict[str, Any] = {
-        "orient": orient,
-        "columns": min(columns, 2) if layout.narrow else columns * 2,
-        "symbolOpacity": 1,
-    }
-    if lines:
-        about |= {"symbolSize": 500, "symbolStrokeWidth": 2}
-    if symbol is not None:
-        about |= {"symbolFillColor": symbol, "symbolStrokeColor": symbol}
-    return alt.Legend(**about)
-
-
-def _error_title(summary: Summary) -> str:
-    what = "loss" if summary.metric == "loss" else "error (1 - accuracy)"
-    return f"{summary.statistic} {what} after {summary.headline_steps} steps"
+DRAW: dict[str, Callable[[Summary, dict[str, Rows], Layout], alt.TopLevelMixin]] = {
+    "quality": quality_against_joules,
+    "cdf": cdf,
+    "energy": partial(amounts, name="energy", title="joules (log)", unit="J"),
+    "time": partial(amounts, name="time", title="seconds (log)", unit="s"),
+    "steps": steps,
+    "spread": spread,
+    "radius": radius,
+    "paths": paths,
+}

@@ -7,86 +7,55 @@ for protan, deutan and tritan viewers; a test holds them to it.
 """
 
 import re
+from typing import NamedTuple
+
+
+class Family(NamedTuple):
+    """A colour by its name in `COLOURS`, the shape of its points, and the registered names of its methods."""
+
+    colour: str
+    shape: str
+    methods: tuple[str, ...] = ()
+
 
 FAMILIES = {
-    "Meta-Backward": ("meta_backward",),
-    "iMAML": ("imaml",),
-    "MAML": ("maml", "fomaml"),
-    "FedAvg, Reptile": ("fedsgd", "fedavg", "reptile", "fedavgm", "fedexp", "lean"),
-    "without rounds": ("average", "local", "random", "fisher"),
-    "other": (),
+    "Meta-Backward": Family("meta-backward", "diamond", ("meta_backward",)),
+    "iMAML": Family("imaml", "square", ("imaml",)),
+    "MAML": Family("maml", "triangle-up", ("maml", "fomaml")),
+    "FedAvg, Reptile": Family("fedavg", "circle", ("fedsgd", "fedavg", "reptile", "fedavgm", "fedexp", "lean")),
+    "without rounds": Family("no-rounds", "cross", ("average", "local", "random", "fisher")),
+    "other": Family("other", "triangle-down"),
 }
 
-FAMILY_VARIABLES = {
-    "Meta-Backward": "meta-backward",
-    "iMAML": "imaml",
-    "MAML": "maml",
-    "FedAvg, Reptile": "fedavg",
-    "without rounds": "no-rounds",
-    "other": "other",
+COLOURS = {
+    # name: on a light ground, on a dark ground
+    "ground": ("#ffffff", "#14171c"),
+    "panel": ("#f5f6f8", "#1d2128"),
+    "ink": ("#15181d", "#eef1f5"),
+    "soft": ("#565d68", "#a7afbb"),
+    "line": ("#d5d9df", "#3a414c"),
+    "accent": ("#0b57c9", "#8ab8ff"),
+    # families
+    "meta-backward": ("#b32510", "#f2542f"),
+    "imaml": ("#0966f1", "#2d8cff"),
+    "maml": ("#a0266f", "#e669bc"),
+    "fedavg": ("#139a5c", "#1fdc80"),
+    "no-rounds": ("#1d2026", "#f0f2f4"),
+    "other": ("#c08006", "#ffd01a"),
+    # phases
+    "pretraining": ("#71758a", "#75777d"),
+    "computation": ("#1e61ff", "#4c8cfd"),
+    "uplink": ("#950a1b", "#f0283c"),
+    "downlink": ("#ae7c05", "#fff07e"),
+    "adaptation": ("#2f9a63", "#2ffbcf"),
 }
-
-PHASE_VARIABLES = {
-    "pretraining": "pretraining",
-    "computation": "computation",
-    "uplink": "uplink",
-    "downlink": "downlink",
-    "adaptation": "adaptation",
-}
-
-FAMILY_SHAPES = {
-    "Meta-Backward": "diamond",
-    "iMAML": "square",
-    "MAML": "triangle-up",
-    "FedAvg, Reptile": "circle",
-    "without rounds": "cross",
-    "other": "triangle-down",
-}
-
-LIGHT = {
-    "ground": "#ffffff",
-    "panel": "#f5f6f8",
-    "ink": "#15181d",
-    "soft": "#565d68",
-    "line": "#d5d9df",
-    "accent": "#0b57c9",
-    "meta-backward": "#b32510",
-    "imaml": "#0966f1",
-    "maml": "#a0266f",
-    "fedavg": "#139a5c",
-    "no-rounds": "#1d2026",
-    "other": "#c08006",
-    "pretraining": "#71758a",
-    "computation": "#1e61ff",
-    "uplink": "#950a1b",
-    "downlink": "#ae7c05",
-    "adaptation": "#2f9a63",
-}
-
-DARK = {
-    "ground": "#14171c",
-    "panel": "#1d2128",
-    "ink": "#eef1f5",
-    "soft": "#a7afbb",
-    "line": "#3a414c",
-    "accent": "#8ab8ff",
-    "meta-backward": "#f2542f",
-    "imaml": "#2d8cff",
-    "maml": "#e669bc",
-    "fedavg": "#1fdc80",
-    "no-rounds": "#f0f2f4",
-    "other": "#ffd01a",
-    "pretraining": "#75777d",
-    "computation": "#4c8cfd",
-    "uplink": "#f0283c",
-    "downlink": "#fff07e",
-    "adaptation": "#2ffbcf",
-}
+LIGHT = {name: light for name, (light, _) in COLOURS.items()}
+DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 
 
 def family_of(method: str) -> str:
     """The family of a method by its registered name (`imaml`, not `imaml-50-50`)."""
-    return next((family for family, members in FAMILIES.items() if method in members), "other")
+    return next((name for name, family in FAMILIES.items() if method in family.methods), "other")
 
 
 def variable(name: str) -> str:

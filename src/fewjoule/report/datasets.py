@@ -5,16 +5,18 @@ method, so that figures and page stay small whatever the size of the run.
 """
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from fewjoule.report.colours import FAMILIES
-from fewjoule.report.facts import RADIO, TRAINING, Facts, error_of, frontier
-from fewjoule.report.folder import RunFolder, Summary
-from fewjoule.report.wording import joules_text, kinds_text, quality_text, seconds_text
+from fewjoule.report.facts import RADIO, TRAINING, Facts, error_of, finished, on_frontier, references
+from fewjoule.report.run_folder import Array, RunFolder, Summary
+from fewjoule.report.wording import joules_text, kinds_text, seconds_text
 
 Rows = list[dict[str, Any]]
+Line = list[tuple[float, float]]
 QUANTILES = np.linspace(0, 1, 81)
 ROUNDS_SHOWN = 60
 LEAST_SEEDS = 3
@@ -25,47 +27,44 @@ BEYOND = 1.6
 
 def datasets(folder: RunFolder, facts: list[Facts]) -> dict[str, Rows]:
     """All datasets by the names the charts use."""
-    summary = folder.summary
+    scored, traced = finished(facts), [f for f in facts if f.name in folder.trace]
     return {
-        **quality_and_joules(facts, summary),
+        **quality_and_joules(facts, folder.summary),
         "energy": _amounts(facts, "joules"),
         "time": _amounts(facts, "seconds"),
-        "cdf": _panels(facts, {f.name: _cdf(folder.values[f.name]) for f in facts if f.quality is not None}),
-        "steps": _panels(facts, {f.name: _steps(folder, f.name) for f in facts if f.quality is not None}),
-        "spread": _panels(facts, {f.name: _trace(folder, f.name, "spread") for f in facts if f.name in folder.trace}),
-        "radius": _radius(folder, facts),
+        "cdf": _panels(facts, {f.name: _cdf(folder.values[f.name]) for f in scored}),
+        "steps": _panels(facts, {f.name: _steps(folder.summary, f.name) for f in scored}),
+        "spread": _panels(facts, {f.name: _trace(folder, f.name, "spread") for f in traced}),
+        "radius": _radius(folder, traced),
         "paths": _paths(folder, facts),
     }
 
 
 def quality_and_joules(facts: list[Facts], summary: Summary) -> dict[str, Rows]:
     """Points, the frontier's steps, and the methods that cost nothing, which a logarithmic axis cannot place."""
-    errors = [error_of(summary, f.quality) for f in facts if f.quality is not None and f.joules() > 0]
+    errors = [f.error for f in facts if f.error is not None and f.joules() > 0]
     lowest, highest = (min(errors) / BEYOND, max(errors) * BEYOND) if errors else (0.0, math.inf)
-    points: Rows = []
-    for f in facts:
-        if f.quality is None:
-            continue
-        points.append(
-            {
-                "method": f.name,
-                "label": f.label,
-                "family": f.family,
-                "joules": _short(f.joules()),
-                "error": _short(error_of(summary, f.quality)),
-                **_bar(f, summary, lowest, highest),
-                "quality": quality_text(f.quality),
-                "spent": f"{joules_text(f.joules())} ({kinds_text(f.kinds())})",
-            }
-        )
+    best = on_frontier(facts)
+    points: Rows = [
+        {
+            "method": f.name,
+            "label": f.label,
+            "family": f.family,
+            "joules": _short(f.joules()),
+            "error": _short(f.error),
+            **_bar(f, summary, lowest, highest),
+            "quality": f.quality_text,
+            "spent": f"{joules_text(f.joules())} ({kinds_text(f.kinds())})",
+            "best": f.name in best,
+        }
+        for f in facts
+        if f.error is not None
+    ]
     paid = [p for p in points if p["joules"] > 0]
-    names = frontier((p["method"], p["joules"], p["error"]) for p in points)
-    best = [p for p in paid if p["method"] in names]
-    for p in points:
-        p["best"] = p["method"] in names
+    steps = sorted((p["joules"], p["error"]) for p in paid if p["best"])
     return {
         "points": paid,
-        "frontier": [{"joules": p["joules"], "error": p["error"]} for p in sorted(best, key=lambda p: p["joules"])],
+        "frontier": [{"joules": joules, "error": error} for joules, error in steps],
         "free": [p for p in points if p["joules"] == 0],
     }
 
@@ -74,151 +73,112 @@ def _bar(f: Facts, summary: Summary, lowest: float, highest: float) -> dict[str,
     """The interval over seeds, cut where it would squeeze the points together."""
     if f.low is None or f.high is None or len(summary.seeds) < LEAST_SEEDS:
         return {}
-    ends = sorted(error_of(summary, q) for q in (f.low, f.high))
+    ends = sorted(error_of(summary, quality) for quality in (f.low, f.high))
     low, high = (_short(min(max(end, lowest), highest)) for end in ends)
     return {"low": low, "high": high}
 
 
 def _amounts(facts: list[Facts], what: str) -> Rows:
     text = joules_text if what == "joules" else seconds_text
-    rows = []
-    for f in facts:
-        for s in f.spent:
-            value = getattr(s, what)
-            if value:
-                rows.append(
-                    {
-                        "method": f.name,
-                        "label": f.label,
-                        "phase": s.phase,
-                        "kind": s.kind if what == "joules" else s.seconds_kind,
-                        "value": _short(value),
-                        "text": text(value),
-                        "source": "; ".join(s.sources),
-                    }
-                )
-    return rows
+    return [
+        {
+            "method": f.name,
+            "label": f.label,
+            "phase": s.phase,
+            "kind": s.kind if what == "joules" else s.seconds_kind,
+            "value": _short(value),
+            "text": text(value),
+            "source": "; ".join(s.sources),
+        }
+        for f in facts
+        for s in f.spent
+        if (value := getattr(s, what))
+    ]
 
 
-def _cdf(values: np.ndarray[Any, Any]) -> list[tuple[float, float]]:
+def _cdf(values: Array) -> Line:
     # a task on which fine-tuning diverged has an infinite loss: the curve then ends below 1
     found = np.quantile(values, QUANTILES, method="nearest")
-    return [(float(v), float(q)) for v, q in zip(found, QUANTILES, strict=True) if np.isfinite(v)]
+    return [(v, q) for v, q in zip(found, QUANTILES, strict=True) if np.isfinite(v)]
 
 
-def _steps(folder: RunFolder, name: str) -> list[tuple[float, float]]:
-    summary = folder.summary
-    rows = []
-    for steps in summary.steps:
-        score = summary.score(name, steps)
-        if score is not None:
-            rows.append((float(steps), score))
-    return rows
+def _steps(summary: Summary, name: str) -> Line:
+    return [(steps, score) for steps in summary.steps if (score := summary.score(name, steps)) is not None]
 
 
-def _trace(folder: RunFolder, name: str, column: str) -> list[tuple[float, float]]:
-    at = {"loss": 1, "spread": 2, "step": 3, "radius": 4, "active": 5}[column]
-    rows = folder.trace[name][:, [0, at]]
+def _trace(folder: RunFolder, name: str, column: str) -> Line:
+    rows = np.stack([folder.trace[name]["round"], folder.trace[name][column]], axis=1)
     rows = rows[np.isfinite(rows[:, 1]) & (rows[:, 1] > 0)]
-    if len(rows) > ROUNDS_SHOWN:  # rounds are drawn on a logarithmic axis, so they are thinned evenly on it
-        keep = np.unique(np.geomspace(1, len(rows), ROUNDS_SHOWN).round().astype(int)) - 1
-        rows = rows[keep]
-    return [(float(r), float(v)) for r, v in rows]
+    if len(rows) > ROUNDS_SHOWN:
+        rows = rows[_thinned(len(rows)) - 1]
+    return [(at, value) for at, value in rows]
 
 
-def _panels(facts: list[Facts], lines: dict[str, list[tuple[float, float]]]) -> Rows:
+def _thinned(rounds: int) -> Array:
+    """Some of the rounds 1, ..., `rounds`, evenly on the logarithmic axis that they are drawn on."""
+    return np.unique(np.geomspace(1, rounds, ROUNDS_SHOWN).round().astype(int))
+
+
+def _panels(facts: list[Facts], lines: dict[str, Line]) -> Rows:
     """One panel per family: its methods as lines with a key, and in every panel the two methods all others face."""
     rows: Rows = []
-    references = [
-        f for f in (_first(facts, "without rounds", "average"), _first(facts, "Meta-Backward")) if f is not None
-    ]
     for family in FAMILIES:
         members = [f for f in facts if f.family == family and lines.get(f.name)]
-        if not members:
-            continue
-        for slot, f in enumerate(sorted(members, key=lambda f: list(lines).index(f.name))):
+        for slot, f in enumerate(members):
             about = {"panel": family, "label": f.label, "dash": slot}
             rows.append({**about, "role": "key", "keys": len(members)})
-            rows += [{**about, "role": "line", "x": _short(x), "y": _short(y)} for x, y in lines[f.name]]
-        for f in references:
-            if f.family != family and lines.get(f.name):
-                about = {"panel": family, "label": f.label, "role": "reference", "of": f.family}
-                rows += [{**about, "x": _short(x), "y": _short(y)} for x, y in lines[f.name]]
+            rows += _points({**about, "role": "line"}, lines[f.name])
+        for f in references(facts):
+            if members and f.family != family and lines.get(f.name):
+                rows += _points({"panel": family, "label": f.label, "role": "reference", "of": f.family}, lines[f.name])
     return rows
 
 
-def _first(facts: list[Facts], family: str, name: str | None = None) -> Facts | None:
-    found = [f for f in facts if f.family == family and f.quality is not None and (name is None or f.name == name)]
-    return found[0] if found else None
+def _points(about: dict[str, Any], line: Line) -> Rows:
+    return [{**about, "x": _short(x), "y": _short(y)} for x, y in line]
 
 
 def _radius(folder: RunFolder, facts: list[Facts]) -> Rows:
     rows: Rows = []
     wording = {"radius": "radius of the ball", "spread": "farthest agent", "step": "step of the server"}
     for f in facts:
-        if f.name in folder.trace and _trace(folder, f.name, "radius"):
+        if _trace(folder, f.name, "radius"):
             for column, text in wording.items():
-                for x, y in _trace(folder, f.name, column):
-                    rows.append({"label": f.label, "what": text, "x": _short(x), "y": _short(y)})
+                rows += _points({"label": f.label, "what": text}, _trace(folder, f.name, column))
     return rows
 
 
 def _paths(folder: RunFolder, facts: list[Facts]) -> Rows:
     rows: Rows = []
-    labels = {f.name: f.label for f in facts}
-    families = {f.name: list(FAMILIES).index(f.family) for f in facts}
-    for name, agents in sorted(folder.paths.items(), key=lambda item: families[item[0]]):
+    known = {f.name: f for f in facts}
+    for name, agents in sorted(folder.paths.items(), key=lambda item: list(FAMILIES).index(known[item[0]].family)):
         for agent, points in agents.items():
-            keep = list(range(len(points)))
-            if len(points) > ROUNDS_SHOWN:
-                keep = [0, *(np.unique(np.geomspace(1, len(points) - 1, ROUNDS_SHOWN).round().astype(int).tolist()))]
-            for i, at in enumerate(keep):
-                end = "start" if i == 0 else "end" if i == len(keep) - 1 else ""
-                row, x, y = points[at]
-                rows.append(
-                    {
-                        "label": labels[name],
-                        "agent": agent or "server",
-                        "round": int(row),
-                        "x": _short(x),
-                        "y": _short(y),
-                        "end": end,
-                    }
-                )
+            kept = points if len(points) <= ROUNDS_SHOWN else points[[0, *_thinned(len(points) - 1)]]
+            for i, (at, x, y) in enumerate(kept):
+                end = "start" if i == 0 else "end" if i == len(kept) - 1 else ""
+                about = {"label": known[name].label, "agent": agent or "server", "round": int(at)}
+                rows.append({**about, "x": _short(x), "y": _short(y), "end": end})
     return rows
 
 
 def link_of_page(facts: list[Facts], summary: Summary) -> dict[str, Any]:
     """What the page needs to compute radio energy for another link."""
-    methods = []
-    for f in facts:
-        methods.append(
+    return {
+        "link": summary.link.model_dump(exclude={"source"}),
+        "training": TRAINING,
+        "radio": RADIO,
+        "methods": [
             {
                 "method": f.name,
                 "label": f.label,
                 "family": f.family,
-                "error": None if f.quality is None else _short(error_of(summary, f.quality)),
-                "quality": None if f.quality is None else quality_text(f.quality),
+                "error": None if f.error is None else _short(f.error),
+                "quality": None if f.quality is None else f.quality_text,
                 "ownBits": f.own_bits,
-                "spent": [
-                    {
-                        "phase": s.phase,
-                        "kind": s.kind,
-                        "joules": s.joules,
-                        "seconds": s.seconds,
-                        "secondsKind": s.seconds_kind,
-                        "bits": s.bits,
-                        "source": "; ".join(s.sources),
-                    }
-                    for s in f.spent
-                ],
+                "spent": [asdict(s) for s in f.spent],
             }
-        )
-    return {
-        "link": summary.link.model_dump(),
-        "training": list(TRAINING),
-        "radio": list(RADIO),
-        "methods": methods,
+            for f in facts
+        ],
         "metric": summary.metric,
     }
 

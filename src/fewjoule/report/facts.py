@@ -1,13 +1,15 @@
 """What the report says about each method: its quality, its joules by phase and kind, and who stands on the frontier."""
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fewjoule.energy.ledger import KINDS, PHASES, Ledger
 from fewjoule.report.colours import family_of
-from fewjoule.report.folder import MethodSummary, RunFolder, Summary
+from fewjoule.report.run_folder import MethodSummary, RunFolder, Summary
+from fewjoule.report.wording import digits
 
 TRAINING = ("computation", "uplink", "downlink")
 """The phases a method is charged for; pretraining (the local models exist already) and adaptation stand apart."""
@@ -31,43 +33,64 @@ class Spent:
 
 @dataclass(frozen=True)
 class Facts:
-    """One method. `quality` is its loss or accuracy at the headline steps, None where it diverged or overflowed."""
+    """One method. `quality` is its loss or accuracy at the headline steps, None where it diverged or overflowed.
+
+    `low` and `high` bound it over seeds. `error` is what is drawn on a logarithmic axis (see `error_of`).
+    """
 
     name: str
     label: str
     family: str
-    rounds: int
+    summary: MethodSummary
     quality: float | None
+    error: float | None
     low: float | None
     high: float | None
     spent: tuple[Spent, ...]
     own_bits: bool  # the method has a code of its own, not the link's bits per weight
-    share_best: float | None
-    share_best_in_paper: float | None
-    diverged: tuple[int, ...]
+
+    @property
+    def quality_text(self) -> str:
+        return "–" if self.quality is None else digits(self.quality)
 
     def joules(self, phases: Iterable[str] = TRAINING) -> float:
         """Joules of these phases, all kinds together; `kinds` says which kinds those are."""
-        chosen = set(phases)
-        return math.fsum(s.joules for s in self.spent if s.phase in chosen)
+        return math.fsum(s.joules for s in self.of(phases))
 
     def kinds(self, phases: Iterable[str] = TRAINING) -> tuple[str, ...]:
         """The kinds of knowledge behind `joules`."""
+        found = {s.kind for s in self.of(phases) if s.joules > 0}
+        return tuple(kind for kind in KINDS if kind in found)
+
+    def of(self, phases: Iterable[str]) -> list[Spent]:
+        """What was spent on these phases."""
         chosen = set(phases)
-        return tuple(k for k in KINDS if any(s.kind == k and s.joules > 0 for s in self.spent if s.phase in chosen))
+        return [s for s in self.spent if s.phase in chosen]
 
 
 def digest(folder: RunFolder) -> list[Facts]:
     """All methods, the best first, those that diverged last."""
-    summary = folder.summary
-    sources, elapsed = _sources(folder.ledger), _elapsed(folder.ledger, len(summary.seeds))
-    largest = _largest_messages(folder.ledger)
-    facts = [
-        _facts(name, method, summary, sources, elapsed, largest.get(name, math.inf))
-        for name, method in summary.methods.items()
-    ]
-    labels = [f.label for f in facts]
-    facts = [replace(f, label=f"{f.label} ({f.name})") if labels.count(f.label) > 1 else f for f in facts]
+    summary, rows = folder.summary, _rows(folder.ledger)
+    labels = Counter(method.label for method in summary.methods.values())
+    facts = []
+    for name, method in summary.methods.items():
+        quality, numbers = summary.score(name, summary.headline_steps), summary.numbers(name, summary.headline_steps)
+        sent = [bits for kind in KINDS if (bits := rows[name, "uplink", kind].largest_bits) is not None]
+        all_weights = summary.weights * summary.link.bits_per_weight
+        facts.append(
+            Facts(
+                name=name,
+                label=f"{method.label} ({name})" if labels[method.label] > 1 else method.label,
+                family=family_of(method.method),
+                summary=method,
+                quality=quality,
+                error=None if quality is None else error_of(summary, quality),
+                low=None if numbers is None else numbers.low,
+                high=None if numbers is None else numbers.high,
+                spent=_spent(name, method, rows, len(summary.seeds)),
+                own_bits=_coded(method.settings) or max(sent, default=math.inf) < 0.9 * all_weights,
+            )
+        )
     sign = 1 if summary.better == "lower" else -1
     return sorted(facts, key=lambda f: math.inf if f.quality is None else sign * f.quality)
 
@@ -75,6 +98,21 @@ def digest(folder: RunFolder) -> list[Facts]:
 def error_of(summary: Summary, quality: float) -> float:
     """The quantity whose logarithm is drawn, lower is better: the loss, or 1 - accuracy."""
     return max(quality if summary.metric == "loss" else 1 - quality, SMALLEST_ERROR)
+
+
+def error_name(summary: Summary) -> str:
+    return "loss" if summary.metric == "loss" else "error (1 - accuracy)"
+
+
+def finished(facts: list[Facts]) -> list[Facts]:
+    """The methods that have a quality, the best first."""
+    return [f for f in facts if f.quality is not None]
+
+
+def references(facts: list[Facts]) -> list[Facts]:
+    """The methods that all others are seen beside: the average of the local models and the best Meta-Backward."""
+    average = [f for f in finished(facts) if (f.family, f.name) == ("without rounds", "average")]
+    return average + [f for f in finished(facts) if f.family == "Meta-Backward"][:1]
 
 
 def frontier(points: Iterable[tuple[str, float, float]]) -> list[str]:
@@ -87,85 +125,55 @@ def frontier(points: Iterable[tuple[str, float, float]]) -> list[str]:
     return names
 
 
-def on_frontier(facts: list[Facts], summary: Summary) -> list[str]:
+def on_frontier(facts: list[Facts]) -> list[str]:
     """The frontier of the methods that did not diverge, cheapest first."""
-    return frontier((f.name, f.joules(), error_of(summary, f.quality)) for f in facts if f.quality is not None)
+    return frontier((f.name, f.joules(), f.error) for f in facts if f.error is not None)
 
 
-def all_sources(folder: RunFolder) -> list[tuple[str, str, str]]:
-    """Every (phase, kind, source) on the ledger, in the order of the phases."""
-    found = {(row.phase, row.kind, row.source) for row in folder.ledger}
-    return sorted(found, key=lambda s: (PHASES.index(s[0]), KINDS.index(s[1]), s[2]))
+def all_sources(facts: list[Facts]) -> list[tuple[str, str, str]]:
+    """Every (phase, kind, source) of the run, in the order of the phases."""
+    found = {(s.phase, s.kind, source) for f in facts for s in f.spent for source in s.sources}
+    return sorted(found, key=lambda s: (_ledger_order(s), s[2]))
 
 
-def _facts(
-    name: str,
-    method: MethodSummary,
-    summary: Summary,
-    sources: dict[tuple[str, str, str], set[str]],
-    elapsed: dict[tuple[str, str, str], float],
-    largest: float,
-) -> Facts:
-    spent = []
-    for phase in PHASES:
-        for kind in KINDS:
-            amount = method.energy.get(phase, {}).get(kind)  # type: ignore[call-overload]
-            if amount is None:
-                continue
-            key = (name, phase, kind)
-            named = tuple(sorted(sources.get(key, ())))
-            seconds = elapsed.get(key, amount.seconds) if phase in RADIO else amount.seconds
-            spent.append(Spent(phase, kind, amount.joules, seconds, _seconds_kind(kind, named), amount.bits, named))
-    numbers = summary.numbers(name, summary.headline_steps)
-    return Facts(
-        name=name,
-        label=method.label,
-        family=family_of(method.method),
-        rounds=method.rounds,
-        quality=summary.score(name, summary.headline_steps),
-        low=None if numbers is None else numbers.low,
-        high=None if numbers is None else numbers.high,
-        spent=tuple(spent),
-        own_bits=_coded(method.settings) or largest < 0.9 * summary.weights * summary.link.bits_per_weight,
-        share_best=method.share_best,
-        share_best_in_paper=method.share_best_in_paper,
-        diverged=tuple(method.diverged),
-    )
+def _ledger_order(amount: tuple[str, str, Any]) -> tuple[int, int]:
+    return PHASES.index(amount[0]), KINDS.index(amount[1])
 
 
-def _seconds_kind(kind: str, sources: tuple[str, ...]) -> str:
-    """The CPU-time model takes watts for granted, but its seconds are those of a clock."""
-    return "measured" if sources and all(source.startswith("CPU time") for source in sources) else kind
+@dataclass
+class _Rows:
+    """What the ledger's rows of one method, phase and kind say beyond the summary's sums."""
+
+    sources: set[str] = field(default_factory=set)
+    slowest: dict[tuple[int, int], float] = field(default_factory=dict)  # seconds of radio by (seed, round)
+    largest_bits: float | None = None
 
 
-def _largest_messages(ledger: Ledger) -> dict[str, float]:
-    """Bits of each method's largest uplink row; less than all weights take means that a code is at work."""
-    found: dict[str, float] = {}
+def _rows(ledger: Ledger) -> dict[tuple[str, str, str], _Rows]:
+    found: dict[tuple[str, str, str], _Rows] = defaultdict(_Rows)
     for row in ledger:
-        if row.phase == "uplink" and row.bits is not None:
-            found[row.method] = max(found.get(row.method, 0.0), row.bits)
+        seen, at = found[row.method, row.phase, row.kind], (row.seed, row.round)
+        seen.sources.add(row.source)
+        if row.phase in RADIO and row.seconds is not None:
+            seen.slowest[at] = max(seen.slowest.get(at, 0.0), row.seconds)
+        if row.bits is not None:
+            seen.largest_bits = max(seen.largest_bits or 0.0, row.bits)
     return found
+
+
+def _spent(name: str, method: MethodSummary, rows: dict[tuple[str, str, str], _Rows], seeds: int) -> tuple[Spent, ...]:
+    """Agents send at once in bands of their own, so a round of radio takes as long as its slowest agent."""
+    amounts = [(phase, kind, amount) for phase, kinds in method.energy.items() for kind, amount in kinds.items()]
+    spent = []
+    for phase, kind, amount in sorted(amounts, key=_ledger_order):
+        seen = rows[name, phase, kind]
+        seconds = math.fsum(seen.slowest.values()) / seeds if seen.slowest else amount.seconds
+        # the CPU-time model takes watts for granted, but its seconds are those of a clock
+        timed = seen.sources and all(source.startswith("CPU time") for source in seen.sources)
+        clock = "measured" if timed else kind
+        spent.append(Spent(phase, kind, amount.joules, seconds, clock, amount.bits, tuple(sorted(seen.sources))))
+    return tuple(spent)
 
 
 def _coded(settings: dict[str, Any]) -> bool:
     return any(settings.get(name) not in (None, "float32") for name in ("codec", "first_codec"))
-
-
-def _sources(ledger: Ledger) -> dict[tuple[str, str, str], set[str]]:
-    found: dict[tuple[str, str, str], set[str]] = {}
-    for row in ledger:
-        found.setdefault((row.method, row.phase, row.kind), set()).add(row.source)
-    return found
-
-
-def _elapsed(ledger: Ledger, seeds: int) -> dict[tuple[str, str, str], float]:
-    """Seconds of radio per seed: agents send at once in bands of their own, so a round takes as long as its slowest."""
-    slowest: dict[tuple[str, str, str, int, int], float] = {}
-    for row in ledger:
-        if row.phase in RADIO and row.seconds is not None:
-            at = (row.method, row.phase, row.kind, row.seed, row.round)
-            slowest[at] = max(slowest.get(at, 0.0), row.seconds)
-    sums: dict[tuple[str, str, str], list[float]] = {}
-    for (method, phase, kind, _, _), seconds in slowest.items():
-        sums.setdefault((method, phase, kind), []).append(seconds)
-    return {key: math.fsum(each) / seeds for key, each in sums.items()}

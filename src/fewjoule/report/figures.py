@@ -7,7 +7,8 @@ from typing import Any
 
 from altair.utils.schemapi import debug_mode
 
-from fewjoule.report.charts import LAYOUTS, Chart, Layout
+from fewjoule.report.axes import LAYOUTS, Layout
+from fewjoule.report.charts import Chart
 from fewjoule.report.colours import on_paper, variable
 from fewjoule.report.datasets import Rows
 
@@ -19,29 +20,15 @@ Vega = dict[str, Any]
 Compiled = dict[str, dict[str, Vega]]
 """Charts by name, each by layout."""
 
+SMALL = {"titleColor": variable("soft"), "titleFontWeight": "normal", "titleFontSize": 11, "labelFontSize": 11}
 CONFIG: dict[str, Any] = {
     "background": None,
     "font": PAGE_FONT,
     "view": {"stroke": None},
-    "axis": {
-        "labelColor": variable("soft"),
-        "titleColor": variable("soft"),
-        "titleFontWeight": "normal",
-        "titleFontSize": 11,
-        "labelFontSize": 11,
-        "gridColor": variable("line"),
-        "domainColor": variable("line"),
-        "tickColor": variable("line"),
-    },
-    "legend": {
-        "labelColor": variable("ink"),
-        "titleColor": variable("soft"),
-        "titleFontWeight": "normal",
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "labelLimit": 220,
-        "symbolSize": 90,
-    },
+    "axis": SMALL
+    | {"labelColor": variable("soft")}
+    | dict.fromkeys(("gridColor", "domainColor", "tickColor"), variable("line")),
+    "legend": SMALL | {"labelColor": variable("ink"), "labelLimit": 220, "symbolSize": 90},
     "header": {"labelColor": variable("ink"), "labelFontSize": 12, "labelFontWeight": "bold", "labelAnchor": "start"},
     "text": {"color": variable("ink")},
 }

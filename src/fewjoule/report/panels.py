@@ -4,114 +4,84 @@ In a panel the family has one colour and each of its methods a dash of its own; 
 Meta-Backward, return in every panel, so that every method is seen beside them.
 """
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
-from fewjoule.report.colours import FAMILY_VARIABLES, variable
+from fewjoule.report.axes import Layout, family_colours, log, named, present
+from fewjoule.report.colours import FAMILIES, variable
 from fewjoule.report.datasets import Rows
+from fewjoule.report.run_folder import Summary
 
 DASHES = [[1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [14, 4], [1, 4], [5, 2, 1, 2, 1, 2]]
 KEY_LINE = 15
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One axis of all panels; `values` places these numbers at equal distances instead."""
-
-    title: str
-    log: bool = False
-    domain: tuple[float, float] | None = None
-    values: tuple[float, ...] = ()
+def cdf(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
+    """Share of new tasks at or below a loss (or an accuracy), one panel per family."""
+    x = _number(alt.X, "x", f"{summary.metric} after {summary.headline_steps} fine-tuning steps", summary)
+    share = alt.Y("y:Q", title="share of new tasks", scale=alt.Scale(domain=[0, 1]), axis=_plain_axis())
+    return _panels("cdf", x, share, data, layout, order="y:Q")
 
 
-def log_axis(scale: str, unit: str | None = None) -> alt.Axis:
-    """A logarithmic axis: powers of ten are labelled, 2 and 5 too below two decades, every tick below one."""
-    decades = f"abs(log(domain('{scale}')[1] / domain('{scale}')[0])) / LN10"
-    lead = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))"
-    plain = "(datum.value >= 1e-3 && datum.value < 1e4 ? format(datum.value, '~r') : format(datum.value, '.0e'))"
-    if unit == "s":  # nobody says kiloseconds
-        plain = "(datum.value < 1 ? format(datum.value, '~s') : format(datum.value, ',')) + 's'"
-        plain = f"replace({plain}, /([a-zµ]?)s$/, ' $1s')"
-    text = plain if unit in (None, "s") else f"replace(format(datum.value, '~s'), /([a-zµ]?)$/i, ' $1{unit}')"
-    shown = f"({decades} < 1 || {lead} == 1 || ({decades} < 2 && ({lead} == 2 || {lead} == 5)))"
-    return alt.Axis(
-        labelExpr=f"{shown} ? {text} : ''",
-        labelOverlap="greedy",
-        labelSeparation=4,
-        gridOpacity=alt.condition(f"{lead} == 1", alt.value(1), alt.value(0.35)),
-    )
+def steps(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
+    """Median loss (or accuracy) against the number of fine-tuning steps, one panel per family."""
+    evenly = alt.Scale(type="point")
+    x = alt.X("x:O", title="fine-tuning steps", scale=evenly, axis=alt.Axis(labelAngle=0, grid=True))
+    y = _number(alt.Y, "y", f"{summary.statistic} {summary.metric}", summary)
+    return _panels("steps", x, y, data, layout, point={"size": 28, "filled": True})
 
 
-def panels(
-    dataset: str, x: Axis, y: Axis, rows: Rows, width: int, columns: int, *, points: bool = False
+def spread(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
+    """Distance of the farthest agent from the agents' mean against rounds, one panel per family."""
+    x = log(alt.X, "x", "round", nice=False, padding=4)
+    return _panels("spread", x, log(alt.Y, "y", "farthest agent", nice=False, padding=4), data, layout)
+
+
+def _number(channel: Any, field: str, title: str, summary: Summary) -> Any:
+    """The metric: losses on a logarithmic axis, accuracies on a plain one."""
+    if summary.metric == "loss":
+        return log(channel, field, title, nice=False, padding=4)
+    return channel(f"{field}:Q", title=title, scale=alt.Scale(zero=False), axis=_plain_axis())
+
+
+def _plain_axis() -> alt.Axis:
+    return alt.Axis(tickCount=5, gridOpacity=0.6)
+
+
+def _panels(
+    name: str, x: Any, y: Any, data: dict[str, Rows], layout: Layout, *, order: str = "x:Q", point: Any = False
 ) -> alt.TopLevelMixin:
-    """Facets of `dataset`, rows of datasets._panels."""
-    families = [name for name in FAMILY_VARIABLES if any(row["panel"] == name for row in rows)]
-    columns = min(columns, len(families))
-    cell = math.floor((width - 60 - 26 * (columns - 1)) / columns)
-    colours = [variable(FAMILY_VARIABLES[name]) for name in families]
-    base = alt.Chart(alt.NamedData(dataset))
-    across, up = _encoding(alt.X, "x", x), _encoding(alt.Y, "y", y)
-    colour = alt.Color("panel:N", legend=None, scale=alt.Scale(domain=families, range=colours))
+    """Facets of a dataset whose rows are those of datasets._panels."""
+    families = present(data[name], "panel", FAMILIES)
+    columns = min(layout.columns, len(families))
+    cell = layout.cell(columns, margin=60, gap=26)
+    colour = named(alt.Color, "panel", family_colours(families), legend=None)
     dash = alt.StrokeDash("dash:O", legend=None, scale=alt.Scale(domain=list(range(len(DASHES))), range=DASHES))
-    thin = {
-        "of": alt.Color(
-            "of:N",
-            legend=None,
-            scale=alt.Scale(
-                domain=["Meta-Backward", "without rounds"], range=[variable("meta-backward"), variable("no-rounds")]
-            ),
-        )
-    }
-    order = alt.Order("x:Q")
-    if dataset == "cdf":
-        order = alt.Order("y:Q")
-    references = (
-        base.transform_filter("datum.role == 'reference'")
-        .mark_line(strokeWidth=1, opacity=0.55)
-        .encode(x=across, y=up, color=thin["of"], detail="label:N", order=order)
-    )
+    base = alt.Chart(alt.NamedData(name))
+    path = {"x": x, "y": y, "detail": "label:N", "order": alt.Order(order)}
+
+    def rows(role: str) -> alt.Chart:
+        return base.transform_filter(f"datum.role == '{role}'")
+
+    thin = named(alt.Color, "of", family_colours(["Meta-Backward", "without rounds"]), legend=None)
+    references = rows("reference").mark_line(strokeWidth=1, opacity=0.55).encode(**path, color=thin)
     tooltip = [
         alt.Tooltip("label:N", title="method"),
-        alt.Tooltip("x:Q", title=x.title),
-        alt.Tooltip("y:Q", title=y.title),
+        alt.Tooltip("x:Q", title=x["title"]),
+        alt.Tooltip("y:Q", title=y["title"]),
     ]
-    lines = (
-        base.transform_filter("datum.role == 'line'")
-        .mark_line(strokeWidth=2, point={"size": 28, "filled": True} if points else False)
-        .encode(x=across, y=up, color=colour, strokeDash=dash, detail="label:N", order=order, tooltip=tooltip)
-    )
-    key = base.transform_filter("datum.role == 'key'")
-    height = f"(datum.dash - datum.keys) * {KEY_LINE} + 2"
-    samples = key.mark_rule(strokeWidth=2, x=2, x2=34).encode(
-        y=alt.value(alt.ExprRef(height)), color=colour, strokeDash=dash
-    )
-    texts = key.mark_text(
-        align="left", baseline="middle", x=40, limit=cell - 42, fontSize=11, color=variable("ink")
-    ).encode(y=alt.value(alt.ExprRef(height)), text="label:N")
-    layers: list[Any] = [references, lines, samples, texts]
+    lines = rows("line").mark_line(strokeWidth=2, point=point)
+    lines = lines.encode(**path, color=colour, strokeDash=dash, tooltip=tooltip)
+    height = alt.value(alt.ExprRef(f"(datum.dash - datum.keys) * {KEY_LINE} + 2"))
+    samples = rows("key").mark_rule(strokeWidth=2, x=2, x2=34).encode(y=height, color=colour, strokeDash=dash)
+    style: dict[str, Any] = {"align": "left", "baseline": "middle", "fontSize": 11, "color": variable("ink")}
+    texts = rows("key").mark_text(x=40, limit=cell - 42, **style).encode(y=height, text="label:N")
+    header = alt.Header(title=None, labelPadding=4)
     return (
-        alt.layer(*layers)
+        alt.layer(references, lines, samples, texts)
         .resolve_scale(color="independent")
         .properties(width=cell, height=min(cell, 190))
-        .facet(
-            facet=alt.Facet("panel:N", sort=families, header=alt.Header(title=None, labelPadding=4)), columns=columns
-        )
+        .facet(facet=alt.Facet("panel:N", sort=families, header=header), columns=columns)
         .resolve_axis(x="independent")
     )
-
-
-def _encoding(channel: Any, field: str, axis: Axis) -> Any:
-    if axis.values:
-        return channel(
-            f"{field}:O", title=axis.title, scale=alt.Scale(type="point"), axis=alt.Axis(labelAngle=0, grid=True)
-        )
-    if axis.log:
-        return channel(
-            f"{field}:Q", title=axis.title, scale=alt.Scale(type="log", nice=False, padding=4), axis=log_axis(field)
-        )
-    scale = alt.Scale(zero=False) if axis.domain is None else alt.Scale(domain=list(axis.domain))
-    return channel(f"{field}:Q", title=axis.title, scale=scale, axis=alt.Axis(tickCount=5, gridOpacity=0.6))

@@ -2,36 +2,32 @@
 
 from html import escape
 
-from fewjoule.report.facts import TRAINING, Facts, error_of, on_frontier
-from fewjoule.report.folder import Summary
-from fewjoule.report.wording import counted, digits, joules_text, kinds_text, listing, percent_text, quality_text
+from fewjoule.report.facts import TRAINING, Facts, error_of, finished, on_frontier, references
+from fewjoule.report.run_folder import Summary
+from fewjoule.report.wording import counted, digits, joules_text, kinds_text, listing, percent_text
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def answer(facts: list[Facts], summary: Summary) -> list[str]:
     """Sentences as HTML; the first one answers the question of the report."""
-    finished = [f for f in facts if f.quality is not None]
-    if not finished:
+    scored = finished(facts)
+    if not scored:
         return ["Every method diverged on every seed; there is no meta-model to compare."]
-    best = finished[0]
+    best = scored[0]
     word = "lowest" if summary.better == "lower" else "highest"
     lines = [
         f"{_strong(best)} reached the {word} {summary.statistic} {summary.metric} after "
-        f"{counted(summary.headline_steps, 'fine-tuning step')}, <strong>{quality_text(best.quality or 0.0)}</strong>, "
+        f"{counted(summary.headline_steps, 'fine-tuning step')}, <strong>{best.quality_text}</strong>, "
         f"for <strong>{_joules(best.joules())}</strong>{_spenders(best)}."
     ]
-    others = [f for f in (_main(finished, "Meta-Backward"), _named(finished, "average")) if f and f is not best]
+    others = [f for f in reversed(references(facts)) if f is not best]
     if others:
         lines.append(" ".join(_beside(f, best, summary) for f in others))
-    names = on_frontier(facts, summary)
-    frontier = [f for name in names for f in finished if f.name == name and f.joules() > 0]
+    frontier = [f for name in on_frontier(facts) for f in scored if f.name == name and f.joules() > 0]
     if len(frontier) > 1:
-        lines.append(
-            "No other method is both better and cheaper than "
-            + listing(f"{escape(f.label)} ({quality_text(f.quality or 0.0)}, {_joules(f.joules())})" for f in frontier)
-            + "."
-        )
+        named = listing(f"{escape(f.label)} ({f.quality_text}, {_joules(f.joules())})" for f in frontier)
+        lines.append(f"No other method is both better and cheaper than {named}.")
     return lines
 
 
@@ -39,14 +35,13 @@ def notes(facts: list[Facts], summary: Summary) -> list[str]:
     """What a reader must know about the table."""
     lines = []
     for f in facts:
-        if f.diverged:
-            seeds = listing(str(s) for s in f.diverged)
-            which = "every seed" if f.quality is None else f"{counted(len(f.diverged), 'seed')} of {len(summary.seeds)}"
+        if gone := f.summary.diverged:
+            which = "every seed" if f.quality is None else f"{counted(len(gone), 'seed')} of {len(summary.seeds)}"
             rest = "" if f.quality is None else "; its numbers are of the others"
-            lines.append(f"{escape(f.label)} diverged on {which} ({seeds}){rest}.")
-    if any(f.joules() == 0 for f in facts if f.quality is not None):
-        free = listing(escape(f.label) for f in facts if f.quality is not None and f.joules() == 0)
-        lines.append(f"{free}: nothing is computed or sent, 0 J.")
+            lines.append(f"{escape(f.label)} diverged on {which} ({listing(map(str, gone))}){rest}.")
+    free = [escape(f.label) for f in finished(facts) if f.joules() == 0]
+    if free:
+        lines.append(f"{listing(free)}: nothing is computed or sent, 0 J.")
     return lines
 
 
@@ -64,21 +59,20 @@ def _strong(f: Facts) -> str:
 
 def _spenders(f: Facts) -> str:
     """`: 99.6 % of it uplink (analytic), the rest computation (modelled)`."""
-    total = f.joules()
-    if total == 0:
+    parts = sorted((s for s in f.of(TRAINING) if s.joules > 0), key=lambda s: -s.joules)
+    if not parts:
         return ""
-    parts = sorted((s for s in f.spent if s.phase in TRAINING and s.joules > 0), key=lambda s: -s.joules)
-    first = parts[0]
-    if len(parts) == 1:
+    first, *others = parts
+    if not others:
         return f", all of it {first.phase} ({first.kind})"
-    rest = listing(f"{s.phase} ({_joules(s.joules)} {s.kind})" for s in parts[1:])
-    return f": {_percent(first.joules / total)} of it {first.phase} ({first.kind}), the rest {rest}"
+    rest = listing(f"{s.phase} ({_joules(s.joules)} {s.kind})" for s in others)
+    return f": {_percent(first.joules / f.joules())} of it {first.phase} ({first.kind}), the rest {rest}"
 
 
 def _beside(f: Facts, best: Facts, summary: Summary) -> str:
     assert f.quality is not None
     assert best.quality is not None
-    text = f"{_strong(f)} reached {quality_text(f.quality)} for {_joules(f.joules())} ({kinds_text(f.kinds())})"
+    text = f"{_strong(f)} reached {f.quality_text} for {_joules(f.joules())} ({kinds_text(f.kinds())})"
     if summary.metric == "loss":
         text += f", {digits(f.quality / best.quality)} times that loss" if best.quality > 0 else ""
     else:
@@ -93,11 +87,3 @@ def _beside(f: Facts, best: Facts, summary: Summary) -> str:
         else:
             text += " at the same joules"
     return text + "."
-
-
-def _named(facts: list[Facts], name: str) -> Facts | None:
-    return next((f for f in facts if f.name == name), None)
-
-
-def _main(facts: list[Facts], family: str) -> Facts | None:
-    return next((f for f in facts if f.family == family), None)

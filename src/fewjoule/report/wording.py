@@ -32,11 +32,6 @@ def digits(value: float) -> str:
     return f"{value:#.3g}".rstrip(".") if 1e-3 <= abs(value) < 1000 else f"{value:.3g}"
 
 
-def quality_text(value: float) -> str:
-    """A loss or an accuracy."""
-    return digits(value)
-
-
 def percent_text(share: float) -> str:
     """A share of one as per cent; very small and nearly whole shares are not rounded to 0 or 100."""
     if 0 < share < 0.001:

@@ -6,30 +6,30 @@ from pathlib import Path
 
 from fewjoule.errors import InputError
 from fewjoule.files import cache_dir, write_atomically
-from fewjoule.report.catalogue import catalogue
-from fewjoule.report.charts import PAPER_LAYOUT
+from fewjoule.report.axes import PAPER_LAYOUT
+from fewjoule.report.charts import charts
 from fewjoule.report.datasets import datasets
 from fewjoule.report.facts import digest
 from fewjoule.report.figures import compile_chart, draw
-from fewjoule.report.folder import read_folder
 from fewjoule.report.page import render
+from fewjoule.report.run_folder import RunFolder
 
 
 def write(folder: Path) -> Path:
     """Everything is made before anything is written, so that an error leaves the folder as it was."""
-    run = read_folder(folder)
+    run = RunFolder.read(folder)
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} cannot be written to; copy the run folder to where you may write.")
     if (folder / "figures").exists() and not (folder / "figures").is_dir():
         raise InputError(f"{folder / 'figures'} is a file where a folder must be; remove it.")
     facts = digest(run)
     data = datasets(run, facts)
-    charts = catalogue(run.summary, facts, data)
-    compiled = {chart.name: compile_chart(chart) for chart in charts}
+    drawn = charts(run.summary, facts, data)
+    compiled = {chart.name: compile_chart(chart) for chart in drawn}
     contents: dict[str, bytes] = {}
     for name, layouts in compiled.items():
         contents[f"figures/{name}.svg"], contents[f"figures/{name}.png"] = draw(layouts[PAPER_LAYOUT], data)
-    contents["report.html"] = render(run, facts, data, charts, compiled, _vega()).encode("utf-8")
+    contents["report.html"] = render(run, facts, data, drawn, compiled, _vega()).encode("utf-8")
     try:
         (folder / "figures").mkdir(exist_ok=True)
         for name, content in contents.items():

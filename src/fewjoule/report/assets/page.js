@@ -137,7 +137,7 @@ function refreshData() {
   for (const [set, what, text] of [["energy", "joules", (v) => si(v, "J")], ["time", "seconds", secondsText]]) {
     data[set] = page.methods.flatMap((m) => m.spent.map((s) => ({ s: spentNow(m, s), m })))
       .filter(({ s }) => s[what] > 0)
-      .map(({ s, m }) => ({ method: m.method, label: m.label, phase: s.phase, kind: what === "joules" ? s.kind : s.secondsKind, value: s[what], text: text(s[what]), source: s.source }));
+      .map(({ s, m }) => ({ method: m.method, label: m.label, phase: s.phase, kind: what === "joules" ? s.kind : s.seconds_kind, value: s[what], text: text(s[what]), source: s.sources.join("; ") }));
     put(set, set);
     if (views[set]) views[set].run();
   }

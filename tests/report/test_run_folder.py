@@ -1,15 +1,20 @@
-"""Reading a run folder: what is missing or damaged is named in one line, and nothing is written."""
+"""The run folder: what is missing or damaged is named in one line, and what is written reads back the same."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from fewjoule.cli import main
+from fewjoule.energy.ledger import KINDS, PHASES
 from fewjoule.errors import InputError
 from fewjoule.report import write_report
+from fewjoule.report.run_folder import PATHS, TRACE, Kind, Phase, Summary
+from fewjoule.simulate.simulate import Trace
 from tests.report.run_folders import make_folder
 
 
@@ -42,7 +47,8 @@ DAMAGE = {
     "no study": (lambda f: (f / "study.toml").unlink(), "it has no study.toml"),
     "no trace": (lambda f: (f / "trace.csv").unlink(), "trace.csv is missing"),
     "half a summary": (lambda f: (f / "summary.json").write_text('{"format": 1, '), "summary.json cannot be used"),
-    "another format": (replaced("summary.json", '"format": 1', '"format": 2'), "format: Input should be 1"),
+    "another format": (replaced("summary.json", '"format": 1', '"format": 2'), "(format 2, this one reads 1); run"),
+    "no format": (without("format"), "summary.json was written by another version of fewjoule (format None, this"),
     "no metric": (without("metric"), "metric: Field required"),
     "a wrong number": (replaced("summary.json", '"weights": 1761', '"weights": "many"'), "weights: Input"),
     "no steps": (replaced("summary.json", '"headline_steps": 10', '"headline_steps": 11'), "headline_steps 11"),
@@ -82,3 +88,31 @@ def test_an_ordinary_file_is_no_run_folder(tmp_path: Path) -> None:
         write_report(tmp_path / "notes.txt")
     with pytest.raises(InputError, match=r"is not a run folder: it has no study\.toml"):
         write_report(tmp_path)
+
+
+def test_the_summary_is_written_as_it_was_read(plain: Path) -> None:
+    text = (plain / "summary.json").read_text(encoding="utf-8")
+    assert json.loads(Summary.read(plain).to_json()) == json.loads(text)
+
+
+def test_what_a_summary_never_set_is_not_written(plain: Path) -> None:
+    method = next(iter(Summary.read(plain).methods.values()))
+    assert "traffic" not in method.model_dump(exclude_unset=True)
+    assert method.model_copy(update={"skipped": 0}).model_dump(exclude_unset=True)["skipped"] == 0
+
+
+def test_a_table_reads_back_what_it_wrote_whatever_the_names(tmp_path: Path, plain: Path) -> None:
+    name = 'rate 0.1, "best"'
+    summary = Summary.read(plain)
+    summary = summary.model_copy(update={"methods": {name: next(iter(summary.methods.values()))}})
+    PATHS.write(tmp_path, [(name, "", 0, 0.5, None), (name, "agent, 1", 1, "inf", -2.0)])
+    first, second = PATHS.read(tmp_path, summary)
+    assert (first["method"], first["agent"], first["round"], first["pc1"]) == (name, "", 0.0, 0.5)
+    assert math.isnan(first["pc2"])
+    assert second == {"method": name, "agent": "agent, 1", "round": 1.0, "pc1": math.inf, "pc2": -2.0}
+
+
+def test_the_schema_knows_the_ledger_s_phases_and_kinds_and_the_simulator_s_trace() -> None:
+    assert get_args(Phase) == PHASES
+    assert get_args(Kind) == KINDS
+    assert TRACE.columns[3:] == Trace._fields

@@ -1,0 +1,302 @@
+"""The run folder: the files that scripts may rely on, their columns and the schema of summary.json.
+
+`fewjoule.study` writes a folder in these terms and the report reads nothing else; `docs/run-folder.md` describes every
+column. energy.csv is the ledger's own (`Ledger.to_csv`).
+"""
+
+import csv
+import json
+import math
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fewjoule.energy.ledger import Ledger
+from fewjoule.errors import InputError
+from fewjoule.files import write_csv
+
+FORMAT: Literal[1] = 1
+STUDY, SUMMARY, ENERGY = "study.toml", "summary.json", "energy.csv"
+NAMES = ("method", "agent")
+
+Array = np.ndarray[Any, Any]
+Phase = Literal["pretraining", "computation", "uplink", "downlink", "adaptation"]
+Kind = Literal["measured", "modelled", "analytic"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Amount(_Part):
+    """What one phase spent, one kind of knowledge; per seed, all agents together."""
+
+    joules: float
+    seconds: float | None = None
+    bits: float | None = None
+    flops: float | None = None
+
+
+class Quantiles(_Part):
+    """Over the new tasks, None where infinite; `low` and `high` bound the headline statistic over seeds."""
+
+    q05: float | None
+    q25: float | None
+    median: float | None
+    q75: float | None
+    q95: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+class Quality(_Part):
+    loss: Quantiles
+    accuracy: Quantiles | None = None
+
+
+class MethodSummary(_Part):
+    """One method's row of `summary.json`."""
+
+    label: str
+    method: str
+    settings: dict[str, Any] = {}
+    rounds: int
+    diverged: list[int] = []
+    quality: dict[int, Quality]
+    share_best: float | None = None
+    share_best_in_paper: float | None = None
+    energy: dict[Phase, dict[Kind, Amount]]
+    uplink_values: float = 0.0
+    downlink_values: float = 0.0
+    traffic: dict[str, float] = {}  # of a real federation: bytes per seed, as charged, as payload, over the network
+    skipped: int = 0
+
+
+class LinkFacts(_Part):
+    """The link of the run; the numbers are absent where it is not a Shannon link."""
+
+    name: str
+    source: str = ""
+    bits_per_weight: int = 32
+    bandwidth_hz: float | None = None
+    power_watts: float | None = None
+    noise_watts_per_hz: float | None = None
+    gain: float = 1.0
+    amplifier_efficiency: float = 1.0
+    circuit_watts: float = 0.0
+    outage: float | None = None
+
+
+class Summary(_Part):
+    """`summary.json`; `statistic` over the new tasks is the quality that methods are ranked by."""
+
+    format: Literal[1]
+    study: str
+    title: str = ""
+    metric: Literal["loss", "accuracy"]
+    better: Literal["lower", "higher"]
+    statistic: Literal["median", "mean"] = "median"
+    steps: list[int]
+    headline_steps: int
+    model: str
+    weights: int
+    agents: list[str]
+    seeds: list[int]
+    tasks: int
+    data: str
+    link: LinkFacts
+    methods: dict[str, MethodSummary]
+
+    def numbers(self, method: str, steps: int) -> Quantiles | None:
+        """A method's loss or accuracy after these fine-tuning steps; None where every seed diverged."""
+        at = self.methods[method].quality.get(steps)
+        return None if at is None else at.loss if self.metric == "loss" else at.accuracy
+
+    def score(self, method: str, steps: int) -> float | None:
+        """The method's quality; None where every seed diverged or fine-tuning overflowed."""
+        numbers = self.numbers(method, steps)
+        return None if numbers is None else numbers.median if self.statistic == "median" else numbers.mean
+
+    def to_json(self) -> str:
+        """The text of the file; what was never set is left out."""
+        return json.dumps(self.model_dump(mode="json", exclude_unset=True), indent=1) + "\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> "Summary":
+        """Read and check a folder's summary.json; a damaged one is an `InputError` that names the fault."""
+        path = folder / SUMMARY
+        try:
+            raw = json.loads(_text(path))
+            if isinstance(raw, dict) and raw.get("format") != FORMAT:
+                raise InputError(
+                    f"{path} was written by another version of fewjoule (format {raw.get('format')!r}, this one reads "
+                    f"{FORMAT}); run the study again."
+                )
+            summary = cls.model_validate(raw)
+        except json.JSONDecodeError as error:
+            raise _damaged(path, error) from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the whole"
+            raise _damaged(path, f"{where}: {first['msg']}") from error
+        fault = next(summary._faults(), None)
+        if fault is not None:
+            raise _damaged(path, fault)
+        return summary
+
+    def _faults(self) -> Iterator[str]:
+        if not self.methods:
+            yield "it lists no methods"
+        if self.headline_steps not in self.steps:
+            yield f"headline_steps {self.headline_steps} is not one of steps {self.steps}"
+        for name, method in self.methods.items():
+            if not method.quality and set(method.diverged) != set(self.seeds):
+                yield f"methods.{name} has no quality although not every seed diverged"
+            missing = [steps for steps in self.steps if method.quality and steps not in method.quality]
+            if missing:
+                yield f"methods.{name}.quality has no entry for {missing[0]} steps"
+            if self.metric == "accuracy" and any(q.accuracy is None for q in method.quality.values()):
+                yield f"methods.{name}.quality has no accuracy"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A CSV file of the folder: method and agent are names, all else are numbers; an empty cell is NaN."""
+
+    file: str
+    columns: tuple[str, ...]
+
+    def write(self, folder: Path, rows: Iterable[Sequence[object]]) -> None:
+        write_csv(folder / self.file, self.columns, rows)
+
+    def read(self, folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
+        """The rows by column, each of a method that the summary knows."""
+        path = folder / self.file
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                reader = csv.reader(file)
+                header = next(reader, [])
+                if tuple(header) != self.columns:
+                    raise _damaged(path, f"its first line must be {','.join(self.columns)}, got {','.join(header)!r}")
+                for cells in reader:
+                    yield self._row(path, reader.line_num, cells, summary)
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise _damaged(path, error) from error
+
+    def _row(self, path: Path, line: int, cells: list[str], summary: Summary) -> dict[str, Any]:
+        if len(cells) != len(self.columns):
+            raise _damaged(path, f"line {line} has {len(cells)} cells instead of {len(self.columns)}")
+        row: dict[str, Any] = dict(zip(self.columns, cells, strict=True))
+        if row["method"] not in summary.methods:
+            raise _damaged(path, f"line {line}: summary.json has no method {row['method']!r}")
+        for column, cell in row.items():
+            if column not in NAMES:
+                try:
+                    row[column] = float(cell or "nan")
+                except ValueError:
+                    raise _damaged(path, f"{column} must be a number, got {cell!r}") from None
+        return row
+
+
+EVALUATION = Table("evaluation.csv", ("method", "seed", "task", "steps", "loss", "accuracy"))
+TRACE = Table("trace.csv", ("method", "seed", "round", "loss", "spread", "step", "radius", "active", "present"))
+PATHS = Table("paths.csv", ("method", "agent", "round", "pc1", "pc2"))
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Everything a report shows.
+
+    `values` are each method's losses (or accuracies) on the new tasks at the headline number of steps, all seeds
+    together. `trace` has for each method its rounds and the medians over seeds of `TRACE`'s columns from `loss` on, by
+    column. `paths` has one array [rounds + 1, 3] of (round, pc1, pc2) per method and agent.
+    """
+
+    path: Path
+    study: str
+    summary: Summary
+    ledger: Ledger
+    values: dict[str, Array]
+    trace: dict[str, dict[str, Array]]
+    paths: dict[str, dict[str, Array]]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "RunFolder":
+        """Read a run folder; a missing or damaged file is an `InputError` that names it."""
+        path = Path(path)
+        if not path.is_dir():
+            raise InputError(f"{path} is not a folder; give a run folder, as `fewjoule run` writes it.")
+        if not (path / STUDY).is_file():
+            raise InputError(f"{path} is not a run folder: it has no {STUDY}; give one that `fewjoule run` wrote.")
+        for name in (SUMMARY, EVALUATION.file, ENERGY, TRACE.file, PATHS.file):
+            if not (path / name).is_file():
+                raise InputError(
+                    f"{path} is not a complete run folder: {name} is missing; finish it with "
+                    f"`fewjoule run --resume {path}` or give another folder."
+                )
+        summary, study = Summary.read(path), _text(path / STUDY)
+        try:
+            tomllib.loads(study)
+        except tomllib.TOMLDecodeError as error:
+            raise _damaged(path / STUDY, error) from error
+        try:
+            ledger = Ledger.from_csv(path / ENERGY)
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise _damaged(path / ENERGY, error) from error
+        tables = _values(path, summary), _trace(path, summary), _paths(path, summary)
+        return cls(path, study, summary, ledger, *tables)
+
+
+def _values(folder: Path, summary: Summary) -> dict[str, Array]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for row in EVALUATION.read(folder, summary):
+        if row["steps"] == summary.headline_steps:
+            values[row["method"]].append(row[summary.metric])
+    for name, method in summary.methods.items():
+        if method.quality and name not in values:
+            raise _damaged(folder / EVALUATION.file, f"it has no rows of {name!r} after {summary.headline_steps} steps")
+    return {name: np.asarray(each) for name, each in values.items()}
+
+
+def _trace(folder: Path, summary: Summary) -> dict[str, dict[str, Array]]:
+    methods: dict[str, dict[float, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
+    columns = TRACE.columns[3:]
+    for row in TRACE.read(folder, summary):
+        methods[row["method"]][row["round"]].append([row[column] for column in columns])
+    trace = {}
+    for name, rounds in methods.items():
+        medians = np.asarray([_medians(np.asarray(rounds[at])) for at in sorted(rounds)])
+        trace[name] = {"round": np.asarray(sorted(rounds)), **dict(zip(columns, medians.T, strict=True))}
+    return trace
+
+
+def _medians(rows: Array) -> list[float]:
+    """Median of every column over the seeds that have a number there; NaN where none has."""
+    finite = [column[np.isfinite(column)] for column in rows.T]
+    return [float(np.median(column)) if len(column) else math.nan for column in finite]
+
+
+def _paths(folder: Path, summary: Summary) -> dict[str, dict[str, Array]]:
+    paths: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
+    for row in PATHS.read(folder, summary):
+        if math.isfinite(row["pc1"]) and math.isfinite(row["pc2"]):
+            paths[row["method"]][row["agent"]].append([row["round"], row["pc1"], row["pc2"]])
+    return {name: {agent: np.asarray(sorted(points)) for agent, points in each.items()} for name, each in paths.items()}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, why: object) -> InputError:
+    return InputError(f"{path} cannot be used: {' '.join(str(why).split())}; run the study again.")
