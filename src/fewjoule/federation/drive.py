@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from fewjoule.federation import blocks
 from fewjoule.federation.server import ServerRunner
-from fewjoule.federation.wire import KINDS, MessageError
+from fewjoule.federation.wire import EXCHANGES, MessageError
 
 FIRST_WAIT_SECONDS = 5.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -89,7 +90,7 @@ class _Driver:
 
     def exchange(self) -> Outcome | None:
         kind, round = self.server.at
-        what = f"round {round}" if KINDS[kind] == "round" else KINDS[kind]
+        what = f"round {round}" if kind == blocks.ROUND else EXCHANGES[kind]
         due = self.server.due()
         request = self.server.request()
         absent, refused = self._collect(

@@ -14,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fewjoule.energy import BEFORE_FIRST_ROUND, Ledger, charge_downlink, charge_uplink, link
-from fewjoule.federation import wire
-from fewjoule.federation.server import COLUMNS, TRACE
+from fewjoule.errors import InputError
+from fewjoule.federation import blocks, wire
+from fewjoule.federation.records import COLUMNS, Records
 from fewjoule.federation.spec import Contract, contract, read_spec
-from fewjoule.federation.state import RESULT, unpack
+from fewjoule.federation.state import unpack
 from fewjoule.federation.study import FederatedStudy
 from fewjoule.files import write_atomically
-from fewjoule.simulate.rules import DIVERGED_AT
+from fewjoule.simulate.rules import has_diverged
+from fewjoule.simulate.simulate import Trace
 from fewjoule.simulate.work import adaptation_flops
 from fewjoule.study.folder import receives, write_results
 from fewjoule.study.parts import Part
@@ -29,6 +31,8 @@ from fewjoule.tasks.samples import AgentData, Agents, Samples
 from fewjoule.training.adapt import adapt
 
 TRAFFIC = ("payload_up", "payload_down", "network_up", "network_down", "charged_up", "charged_down")
+TRAFFIC_COLUMNS = ("method", "seed", "agent", "round", *TRAFFIC)
+SKIPPED_COLUMNS = ("method", "seed", "exchange", "round", "agent", "reason")
 
 
 class Result(NamedTuple):
@@ -36,109 +40,81 @@ class Result(NamedTuple):
 
     contract: Contract
     meta: np.ndarray
-    losses: tuple[float, float]  # at the meta-model, at the start
-    trace: np.ndarray  # [rounds, 6]
-    table: np.ndarray  # [exchanges, agents, columns]
-    pretraining: np.ndarray
-    baseline: np.ndarray
-    sources: list[str]
+    losses: np.ndarray  # at the meta-model, at the start
+    trace: Trace
+    records: Records
     skipped: list[dict[str, Any]]
-
-    def column(self, name: str) -> np.ndarray:
-        """[exchanges, agents]"""
-        return np.asarray(self.table[..., COLUMNS.index(name)])
-
-    @property
-    def before(self) -> int:
-        """Number of exchanges before the first round."""
-        return len(self.contract.plan) - 1 - self.contract.method.rounds
 
     def round_of(self, exchange: int) -> int:
         """As the ledger counts: 0 before the first round, then 1, 2, ...; the close belongs to the last."""
-        return min(max(0, exchange - self.before + 1), self.contract.method.rounds)
+        return min(max(0, exchange - self.contract.before + 1), self.contract.method.rounds)
 
     def bits(self, name: str) -> np.ndarray:
         """[rounds + 1, agents], as the simulator gives them."""
-        charged = np.nan_to_num(8 * self.column(name))
-        return np.vstack([charged[: self.before].sum(0), charged[self.before : -1]]).astype(np.int64)
+        charged, before = np.nan_to_num(8 * self.records.column(name)), self.contract.before
+        return np.vstack([charged[:before].sum(0), charged[before:-1]]).astype(np.int64)
 
 
 def read_result(data: bytes) -> Result:
-    values, arrays = unpack(data, RESULT, None)
-    agreed = contract(read_spec(values["spec"]))
-    losses = tuple(float(v) for v in values["losses"])
-    return Result(
-        agreed, arrays["meta"], (losses[0], losses[1]), arrays["trace"], arrays["table"], arrays["pretraining"],
-        arrays["baseline"], values["sources"], values["skipped"],
-    )  # fmt: skip
+    """What a server's job left; `InputError` where it is no result of a run."""
+    try:
+        values, arrays = unpack(data, blocks.RESULT, None, {"spec": str, "sources": list, "skipped": list})
+        records = Records.load(arrays, values["sources"])
+        agreed, trace = contract(read_spec(values["spec"])), Trace(*arrays["trace"].T)
+        return Result(agreed, arrays["meta"], arrays["losses"], trace, records, values["skipped"])
+    except (blocks.BlockError, KeyError, TypeError) as error:
+        raise InputError(f"the server's result cannot be read: {error}; use one release on all sites.") from None
 
 
 def write_federated_folder(folder: Path, study: FederatedStudy, results: list[Result]) -> None:
     """Write every file; `results` are in the order of `specs_of`."""
     agents, model = results[0].contract.spec.agents, results[0].contract.model
-    by_method = {
-        entry.name: results[i * len(study.seeds) : (i + 1) * len(study.seeds)] for i, entry in enumerate(study.methods)
-    }
+    names = [entry.name for entry in study.methods]
+    runs = list(zip([(name, seed) for name in names for seed in study.seeds], results, strict=True))
+    by_method = {name: [result for (of, _), result in runs if of == name] for name in names}
     finished = {name: _part(study, each) for name, each in by_method.items()}
     ledger = Ledger()
-    for entry in study.methods:
-        for seed, result in zip(study.seeds, by_method[entry.name], strict=True):
-            charge_result(ledger, study, entry.name, seed, result)
-        _charge_adaptation(ledger, study, entry.name, finished[entry.name])
-    data = "each agent's own, at its site"
-    summary = summarise(study, model, _named(agents), data, finished, ledger)
+    for name in names:
+        for seed, result in zip(study.seeds, by_method[name], strict=True):
+            charge_result(ledger, study, name, seed, result)
+        _charge_adaptation(ledger, study, name, finished[name])
+    summary = summarise(study, model, _named(agents), "each agent's own, at its site", finished, ledger)
     summary["tasks"] = study.evaluation.tasks if study.family is not None else 0
     for name, each in by_method.items():
-        summary["methods"][name]["traffic"] = {
-            column: sum(sum(row[column] or 0 for row in traffic(result)) for result in each) / len(each)
-            for column in TRAFFIC
+        rows = [row for result in each for row in traffic(result)]
+        summary["methods"][name] |= {
+            "traffic": {column: sum(row[column] or 0 for row in rows) / len(each) for column in TRAFFIC},
+            "skipped": sum(len(result.skipped) for result in each),
         }
-        summary["methods"][name]["skipped"] = sum(len(result.skipped) for result in each)
     write_results(folder, study, model, finished, ledger, summary)
     _write_csv(folder / "paths.csv", ("method", "agent", "round", "pc1", "pc2"), [])
-    _write_csv(
-        folder / "traffic.csv",
-        ("method", "seed", "agent", "round", *TRAFFIC),
-        [
-            {"method": name, "seed": seed, **row}
-            for name, each in by_method.items()
-            for seed, result in zip(study.seeds, each, strict=True)
-            for row in traffic(result)
-        ],
-    )
-    _write_csv(
-        folder / "skipped.csv",
-        ("method", "seed", "exchange", "round", "agent", "reason"),
-        [
-            {"method": name, "seed": seed, **row, "round": row["round"] + (row["exchange"] == "round")}
-            for name, each in by_method.items()
-            for seed, result in zip(study.seeds, each, strict=True)
-            for row in result.skipped
-        ],
-    )
+    for file, columns, rows_of in (("traffic", TRAFFIC_COLUMNS, traffic), ("skipped", SKIPPED_COLUMNS, _skipped)):
+        rows = [{"method": name, "seed": seed, **row} for (name, seed), result in runs for row in rows_of(result)]
+        _write_csv(folder / f"{file}.csv", columns, rows)
 
 
 def charge_result(ledger: Ledger, study: FederatedStudy, name: str, seed: int, result: Result) -> None:
     """Every agent's own readings, and its radio as the link charges it."""
     agents, method = result.contract.spec.agents, result.contract.method
     for i, agent in enumerate(agents):
-        joules, seconds, kind, source = result.pretraining[i]
+        joules, seconds, kind, source = result.records.pretraining[i]
         if np.isfinite(joules):
             ledger.add(
                 method=name, seed=seed, agent=agent, round=BEFORE_FIRST_ROUND, phase="pretraining",
-                kind=wire.METER_KINDS[int(kind)], source=result.sources[int(source)], joules=joules, seconds=seconds,
+                kind=wire.METER_KINDS[int(kind)], source=result.records.sources[int(source)],
+                joules=joules, seconds=seconds,
             )  # fmt: skip
         for exchange, (exchanged, _) in enumerate(result.contract.plan):
-            kind = result.column("kind")[exchange, i]
+            kind = result.records.column("kind")[exchange, i]
             if not np.isfinite(kind) or not kind:
                 continue
-            source = result.sources[int(result.column("source")[exchange, i])]
+            source = result.records.sources[int(result.records.column("source")[exchange, i])]
             ledger.add(
                 method=name, seed=seed, agent=agent, round=result.round_of(exchange), phase="computation",
                 kind=wire.METER_KINDS[int(kind)],
-                source=source + ("; losses at the end" if exchanged == wire.CLOSE else ""),
-                joules=float(result.column("joules")[exchange, i]),
-                seconds=float(result.column("seconds")[exchange, i]),
+                source=source + ("; losses at the end" if exchanged == blocks.CLOSE else ""),
+                joules=float(result.records.column("joules")[exchange, i]),
+                seconds=float(result.records.column("seconds")[exchange, i]),
             )  # fmt: skip
     same: dict[str, Any] = {"method": name, "seed": seed, "agents": agents, "rounds": method.rounds}
     chosen, up, down = link(study.energy.link), result.bits("charged_up"), result.bits("charged_down")
@@ -153,44 +129,49 @@ def traffic(result: Result) -> list[dict[str, Any]]:
     An agent reads its counters before it answers, so what it sent in an exchange shows in the next one.
     """
     rows = []
-    sent, received = result.column("bytes_sent"), result.column("bytes_received")
+    sent, received = result.records.column("bytes_sent"), result.records.column("bytes_received")
     for i, agent in enumerate(result.contract.spec.agents):
         for exchange in range(len(result.contract.plan)):
-            if result.column("present")[exchange, i] != 1:
+            if result.records.column("present")[exchange, i] != 1:
                 continue
-            known = received[exchange - 1, i] if exchange else result.baseline[i, 1]
+            known = received[exchange - 1, i] if exchange else result.records.baseline[i, 1]
             after = sent[exchange + 1, i] if exchange + 1 < len(sent) else np.nan
             row: dict[str, Any] = {"agent": agent, "round": result.round_of(exchange)}
             for column in TRAFFIC:
-                row[column] = int(result.column(column)[exchange, i]) if column in COLUMNS else None
+                row[column] = int(result.records.column(column)[exchange, i]) if column in COLUMNS else None
             row["network_down"] = _grown(known, received[exchange, i])
             row["network_up"] = _grown(sent[exchange, i], after)
             rows.append(row)
     return rows
 
 
+def _skipped(result: Result) -> list[dict[str, Any]]:
+    """Who was left out, with rounds that count from 1."""
+    return [{**row, "round": row["round"] + (row["exchange"] == "round")} for row in result.skipped]
+
+
 def _grown(before: float, after: float) -> int | None:
     return int(after - before) if np.isfinite(after - before) and after > before > 0 else None
 
 
+def has_gone_astray(result: Result) -> bool:
+    """Whether the run has diverged, by the simulator's rule."""
+    final, start = result.losses
+    last = result.trace.loss[-1] if len(result.trace.loss) else final
+    return bool(has_diverged(result.contract.method, start, final, last, np.isfinite(result.meta).all()))
+
+
 def _part(study: FederatedStudy, results: list[Result]) -> Part:
-    metas, diverged = [], []
-    for result in results:
-        final, start = result.losses
-        limit = DIVERGED_AT * max(start, 1e-12)
-        last = result.trace[-1, TRACE.index("loss")] if len(result.trace) else final
-        gone = not (np.isfinite(result.meta).all() and (final <= limit or last <= limit))
-        diverged.append(gone)
-        metas.append(np.full_like(result.meta, np.nan) if gone else result.meta)
-    meta = np.stack(metas)
+    diverged = np.asarray([has_gone_astray(result) for result in results])
+    meta = np.where(diverged[:, None], np.float32(np.nan), np.stack([result.meta for result in results]))
     arrays = {
         "meta": meta,
-        "diverged": np.asarray(diverged),
+        "diverged": diverged,
         "uplink_bits": np.stack([r.bits("charged_up") for r in results]),
         "downlink_bits": np.stack([r.bits("charged_down") for r in results]),
         "final_loss": np.asarray([r.losses[0] for r in results]),
         "start_loss": np.asarray([r.losses[1] for r in results]),
-        **{f"trace_{name}": np.stack([r.trace[:, i] for r in results]) for i, name in enumerate(TRACE)},
+        **{f"trace_{name}": np.stack([getattr(r.trace, name) for r in results]) for name in Trace._fields},
     }
     facts: dict[str, Any] = {}
     steps = len(study.evaluation.steps)
