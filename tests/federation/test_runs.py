@@ -317,7 +317,7 @@ def test_a_spec_that_is_none_is_refused(text: str) -> None:
 def test_a_spec_of_another_release_is_refused(bench: Bench) -> None:
     from fewjoule import __version__
 
-    text = bench.spec().text()
+    text = bench.spec().text
     assert read_spec(text) == bench.spec()
     with pytest.raises(InputError, match="install one release on all sites"):
         read_spec(text.replace(f'"{__version__}"', '"0.0.0"'))
@@ -325,9 +325,9 @@ def test_a_spec_of_another_release_is_refused(bench: Bench) -> None:
 
 def test_an_agent_refuses_a_run_it_is_not_part_of(bench: Bench) -> None:
     with pytest.raises(InputError, match="agent 'north' is not one of this run: south, west"):
-        bench.agent("north").agree(bench.spec(agents=("south", "west")).text())
+        bench.agent("north").agree(bench.spec(agents=("south", "west")).text)
 
 
 def test_an_agent_refuses_a_model_that_does_not_fit(bench: Bench) -> None:
     with pytest.raises(InputError, match="brings a model of 3 weights"):
-        bench.agent("north", own=np.zeros(3, np.float32)).agree(bench.spec().text())
+        bench.agent("north", own=np.zeros(3, np.float32)).agree(bench.spec().text)

@@ -79,7 +79,7 @@ class _Driver:
         self.gone = gone  # agents that cannot take part any more in this drive, with the reason
 
     def agree(self) -> Outcome | None:
-        text = self.spec.text()
+        text = self.spec.text
         absent, refused = self._collect(
             set(self.spec.agents),
             lambda names, timeout: self.channel.agree(names, text, timeout),
@@ -106,10 +106,7 @@ class _Driver:
         return outcome
 
     def _collect(
-        self,
-        due: set[str],
-        ask: Callable[[Iterable[str], float], Answers],
-        accept: Callable[[str, bytes], None],
+        self, due: set[str], ask: Callable[[Iterable[str], float], Answers], accept: Callable[[str, bytes], None]
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Ask until all answered, or are gone, or the deadline is over; who is absent and who was refused, and why."""
         absent: dict[str, str] = {}

@@ -54,9 +54,9 @@ class ServerRunner:
         self._lengths: dict[str, int] = {}
         self._request, self._began = b"", 0.0
         self._begin()
-        fresh = self._save()
-        types = {name: type(value) for name, value in fresh.values.items()}
-        forms = {name: blocks.form_of(array) for name, array in fresh.arrays.items()}
+        values, arrays = self._save()  # a saved state has the same values and arrays as a fresh one
+        types = {name: type(value) for name, value in values.items()}
+        forms = {name: blocks.form_of(array) for name, array in arrays.items()}
         saved = read_state(self._path, blocks.SERVER, spec.run, types, forms)
         if saved is not None:
             self._load(saved)
@@ -236,14 +236,13 @@ class ServerRunner:
 
     def result(self) -> bytes:
         """Everything a run folder needs, as one checked block of bytes."""
-        saved = self._save()
-        begun = self.exchange >= self.contract.before
-        meta = {"meta": self.meta} if begun else {}
-        return pack(blocks.RESULT, self.spec.run, State(saved.values, saved.arrays | meta))
+        values, arrays = self._save()
+        meta = {"meta": self.meta} if self.exchange >= self.contract.before else {}
+        return pack(blocks.RESULT, self.spec.run, State(values, arrays | meta))
 
     def _save(self) -> State:
         values = {
-            "spec": self.spec.text(),
+            "spec": self.spec.text,
             "exchange": self.exchange,
             "skipped": self.skipped,
             "sources": self.records.sources,

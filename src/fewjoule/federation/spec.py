@@ -71,17 +71,14 @@ class Spec:
         if not is_whole(self.seed) or not 0 <= self.seed < 2**32:
             raise InputError(f"seed must be a whole number from 0 to 2**32 - 1, got {self.seed!r}.")
 
+    @cached_property
     def text(self) -> str:
         """As JSON with sorted keys: equal specs give equal text."""
-        return self._text
-
-    @cached_property
-    def _text(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True, default=_plain)
 
     @cached_property
     def run(self) -> bytes:
-        return hashlib.blake2b(self.text().encode(), digest_size=16).digest()
+        return hashlib.blake2b(self.text.encode(), digest_size=16).digest()
 
 
 def read_spec(text: str) -> Spec:
@@ -120,14 +117,12 @@ class Contract(NamedTuple):
     @property
     def codec(self) -> Codec | None:
         """Of the messages in a round."""
-        codec: Codec | None = self.method.codecs[0]
-        return codec
+        return self.method.codecs[0]
 
     @property
     def first_codec(self) -> Codec | None:
         """Of the upload before the first round."""
-        codec: Codec | None = self.method.codecs[1]
-        return codec
+        return self.method.codecs[1]
 
     @property
     def before(self) -> int:

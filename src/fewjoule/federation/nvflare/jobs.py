@@ -104,8 +104,7 @@ class Operator:
         return {client.name: float(client.last_connect_time or 0) for client in clients}
 
     def jobs(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._ask("list_jobs", detailed=True) or []
-        return found
+        return self._ask("list_jobs", detailed=True) or []
 
     def status(self, job: str) -> str:
         return str(self._ask("get_job_meta", job).get("status"))
@@ -159,7 +158,7 @@ def write_job(folder: Path, name: str, specs: list[Spec], least: int) -> None:
     nothing: dict[str, Any] = {"collab_obj_ids": [], "props": {}}
     controller = {"path": f"{runtime}.controller.CollabController", "args": {"server_obj_id": "_server", **nothing}}
     executor = {"path": f"{runtime}.executor.CollabExecutor", "args": {"client_obj_id": "_client", **nothing}}
-    texts = [spec.text() for spec in specs]
+    texts = [spec.text for spec in specs]
     files = {
         folder / "meta.json": {
             "name": name,

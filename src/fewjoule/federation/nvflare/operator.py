@@ -59,7 +59,7 @@ def start_run(study: FederatedStudy, operator: Operator, out: str | None) -> Pat
     """Create the run folder with everything that `follow` and `resume` need."""
     specs = specs_of(study, tuple(operator.facts["agents"]))
     folder = new_folder(study, out)
-    _remember(folder, {"federation": operator.facts["federation"], "specs": [s.text() for s in specs], "jobs": []})
+    _remember(folder, {"federation": operator.facts["federation"], "specs": [s.text for s in specs], "jobs": []})
     return folder
 
 
@@ -109,8 +109,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     path = folder / "federation.json"
     if not path.is_file():
         raise InputError(f"{folder} is not the run folder of a federation: it has no federation.json.")
-    facts: dict[str, Any] = json.loads(path.read_text())
-    return facts
+    return json.loads(path.read_text())
 
 
 def _remember(folder: Path, facts: dict[str, Any]) -> None:

@@ -50,8 +50,7 @@ def read_kit(kit: Path, role: str | None = None) -> dict[str, Any]:
         raise InputError(f"{kit} is the kit of {_a(found)}, {_a(role)}'s kit is needed here.")
     if os.name == "posix" and kit.stat().st_mode & 0o077:
         raise InputError(f"{kit} holds a private key but others may read it; run: chmod -R go= {kit}")
-    result: dict[str, Any] = facts
-    return result
+    return facts
 
 
 def _a(role: str) -> str:
