@@ -46,14 +46,14 @@ def provision(
 def server(kit: Kit) -> None:
     """Run the server in the foreground; Ctrl-C stops it."""
     _need_engine()
-    from fewjoule.federation.nvflare.process import run_site, server_command
+    from fewjoule.federation.nvflare.process import daemon_command, run_site
     from fewjoule.federation.nvflare.provision import place_storage
     from fewjoule.federation.nvflare.site import read_kit
 
     facts = read_kit(kit, "server")
     place_storage(kit)
     print(f"server of federation {facts['federation']} on port {facts['port']}", flush=True)
-    raise typer.Exit(run_site(kit, server_command(kit)))
+    raise typer.Exit(run_site(kit, daemon_command(kit)))
 
 
 @app.command()
@@ -67,7 +67,7 @@ def agent(
 ) -> None:
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
     _need_engine()
-    from fewjoule.federation.nvflare.process import agent_command, run_site
+    from fewjoule.federation.nvflare.process import daemon_command, run_site
     from fewjoule.federation.nvflare.site import agent_data, agent_meter, read_kit, read_site, write_site
 
     facts = read_kit(kit, "agent")
@@ -76,7 +76,7 @@ def agent(
     samples, _ = agent_data(site)  # a mistake in the files shows now, not when a run begins
     agent_meter(site)
     print(f"agent {facts['name']}: {len(samples.train.x)} samples, server {facts['host']}:{facts['port']}", flush=True)
-    raise typer.Exit(run_site(kit, agent_command(kit, facts["name"])))
+    raise typer.Exit(run_site(kit, daemon_command(kit, facts["name"])))
 
 
 @app.command()

@@ -204,5 +204,5 @@ def _plain(progress: dict[str, Any]) -> dict[str, Any]:
     return {k: None if isinstance(v, float) and v != v else v for k, v in progress.items()}
 
 
-if sys.platform == "win32":  # fcntl would not have been importable
+if sys.platform == "win32":  # state is locked by fcntl
     raise ImportError("federations run on Linux and macOS.")

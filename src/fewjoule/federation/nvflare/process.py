@@ -104,19 +104,12 @@ def run_site(kit: Path, command: list[str], out: Callable[[str], None] | None = 
     return 0
 
 
-def server_command(kit: Path) -> list[str]:
-    return _command("server.server_train", kit, "fed_server.json", [])
-
-
-def agent_command(kit: Path, name: str) -> list[str]:
-    return _command("client.client_train", kit, "fed_client.json", [f"uid={name}"])
-
-
-def _command(module: str, kit: Path, config: str, more: list[str]) -> list[str]:
-    root = str(kit.resolve())
-    settings = ["secure_train=true", *more, "org=fewjoule", "config_folder=config"]
-    program = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{module}"]
-    return [*program, "-m", root, "-s", config, "--set", *settings]
+def daemon_command(kit: Path, agent: str | None = None) -> list[str]:
+    """NVFlare's daemon of this kit: the server's, or that of the agent with this name."""
+    side, uid = ("server", []) if agent is None else ("client", [f"uid={agent}"])
+    program = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{side}.{side}_train"]
+    settings = ["secure_train=true", *uid, "org=fewjoule", "config_folder=config"]
+    return [*program, "-m", str(kit.resolve()), "-s", f"fed_{side}.json", "--set", *settings]
 
 
 def _start(kit: Path, command: list[str]) -> "subprocess.Popen[bytes]":

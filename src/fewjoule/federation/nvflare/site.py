@@ -1,7 +1,6 @@
 """What a site knows of itself: its kit, its own data and model, its meter, and how it speaks to its log."""
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -27,6 +26,8 @@ def say(line: str) -> None:
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[bool]:
     """Hold `path` for this process while the block runs; False where another process holds it."""
+    import fcntl  # not on Windows, from where an operator may work
+
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
