@@ -1,5 +1,6 @@
 """State files: whole or not at all, and never used when anything about them is wrong."""
 
+import contextlib
 import hashlib
 import json
 import resource
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fewjoule.federation import blocks
 from fewjoule.federation import state as module
-from fewjoule.federation.blocks import AGENT, SERVER, Form
+from fewjoule.federation.blocks import AGENT, SERVER, BlockError, Form
 from fewjoule.federation.state import State, StateError, pack, read_state, unpack, write_state
 
 RUN, OTHER = b"r" * 16, b"o" * 16
@@ -218,3 +220,18 @@ def test_a_side_of_0_beside_sides_beyond_any_memory_is_refused(tmp_path: Path) -
 def test_a_state_without_what_is_due_is_refused(tmp_path: Path, due: Any, words: str) -> None:
     with pytest.raises(StateError, match=words):
         read_signed(tmp_path / "agent.state", GOOD_NOTE, GOOD_FORM, **due)
+
+
+@given(st.binary(max_size=60), st.binary(max_size=120), st.integers(0, 255), st.integers(0, 2**32 - 1), st.booleans())
+@settings(max_examples=300)
+def test_a_well_signed_block_of_noise_is_read_or_refused(
+    note: bytes, rest: bytes, count: int, noted: int, is_fitting: bool
+) -> None:
+    """No other error comes out, whatever the table of arrays and the lengths say."""
+    length = len(note) if is_fitting else noted
+    body = struct.pack("<4sHBB16sI", b"FJBL", 2, AGENT, count % 4 if is_fitting else count, RUN, length) + note + rest
+    data = body + hashlib.blake2b(body, digest_size=16).digest()
+    with contextlib.suppress(BlockError):
+        blocks.unpack(data, AGENT, RUN)
+    with contextlib.suppress(BlockError):
+        unpack(data, AGENT, RUN)
