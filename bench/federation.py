@@ -26,12 +26,12 @@ import numpy as np
 import psutil
 from nvflare.fuel.utils import log_utils
 
-from fewjoule.federation import wire
+from fewjoule.federation import blocks, wire
 from fewjoule.federation.nvflare.demo import Site, free_port
 from fewjoule.federation.nvflare.jobs import Operator, write_job
 from fewjoule.federation.nvflare.provision import Federation, provision
 from fewjoule.federation.spec import Spec, contract
-from fewjoule.federation.state import RESULT, unpack
+from fewjoule.federation.state import unpack
 
 HERE = Path(__file__).parent
 
@@ -102,7 +102,7 @@ def federation(spec: Spec, default_logs: bool) -> Iterator[tuple[Path, Operator,
 def run_no_op(operator: Operator, folder: Path, spec: Spec, rounds: int) -> float:
     """Median seconds of a round that carries the same bytes and does nothing."""
     agreed = contract(spec)
-    down, up = wire.size(agreed.request_forms(wire.ROUND)), wire.size(agreed.reply_forms(wire.ROUND))
+    down, up = wire.size(agreed.request_forms(blocks.ROUND)), wire.size(agreed.reply_forms(blocks.ROUND))
     job = folder / "no-op"
     write_job(job, "no-op", [spec], len(spec.agents))
     for side, name, settings in (
@@ -132,7 +132,7 @@ def run_ours(operator: Operator, spec: Spec, sites: list[Site]) -> tuple[float, 
     outcome, results = operator.fetch(number)
     assert outcome is not None, "the run died"
     assert outcome.status == "complete", outcome
-    seconds = unpack(results[0], RESULT, None).arrays["seconds"]
+    seconds = unpack(results[0], blocks.RESULT, None).arrays["seconds"]
     return float(np.median(seconds[2:-1])), memory
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from fewjoule import METHODS, method, simulate, train_locally
-from fewjoule.federation import wire
+from fewjoule.federation import blocks, wire
 from fewjoule.federation.agent import AgentRunner
 from fewjoule.federation.drive import drive
-from fewjoule.federation.server import COLUMNS
 from tests.federation.bench import NAMES, SHORT, Bench
 
 # One compiled program differs from another in the order of sums only.
@@ -28,7 +27,7 @@ def test_meta_model_trace_losses_and_bits_are_the_simulators(bench: Bench, name:
     known = ~np.isnan(server.trace)
     np.testing.assert_allclose(server.trace[known], trace[known], rtol=1e-4, atol=1e-5)
     split = len(server.contract.plan) - 1 - server.contract.method.rounds  # exchanges before the first round
-    up, down = (np.nan_to_num(8 * server.table[..., COLUMNS.index(c)]) for c in ("charged_up", "charged_down"))
+    up, down = (np.nan_to_num(8 * server.records.column(c)) for c in ("charged_up", "charged_down"))
     np.testing.assert_array_equal(np.vstack([up[:split].sum(0), up[split:-1]]), run.uplink_bits)
     np.testing.assert_array_equal(np.vstack([down[:split].sum(0), down[split:-1]]), run.downlink_bits)
 
@@ -47,9 +46,9 @@ def test_coded_messages_cross_as_few_bytes_and_decode_the_same(bench: Bench, nam
     server, outcome = bench.run(bench.spec(name, seed=2, settings=codecs))
     assert outcome.status == "complete"
     np.testing.assert_allclose(server.meta, run.meta, rtol=1e-4, atol=1e-5)
-    charged, payload = (server.table[..., COLUMNS.index(c)] for c in ("charged_up", "payload_up"))
+    charged, payload = (server.records.column(c) for c in ("charged_up", "payload_up"))
     np.testing.assert_array_equal(8 * charged[1:-1], run.uplink_bits[1:])
-    frame = wire.size([wire.Form("uint8", (0,))])
+    frame = wire.size([blocks.Form("uint8", (0,))])
     np.testing.assert_array_equal(payload[:-1], charged[:-1] + frame)  # what is charged is what crossed, and a frame
 
 

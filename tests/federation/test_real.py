@@ -98,6 +98,13 @@ def test_every_kind_of_method_gives_the_simulators_model(real: Real) -> None:
         rounds = 3
         batch = 8
         [[methods]]
+        name = "coded"
+        method = "fedavg"
+        rounds = 3
+        local_steps = 5
+        batch = 16
+        codec = "quantise:3"
+        [[methods]]
         name = "auto"
         method = "meta_backward"
         rounds = 3
@@ -109,6 +116,8 @@ def test_every_kind_of_method_gives_the_simulators_model(real: Real) -> None:
     np.testing.assert_allclose(meta_of(folder, "average"), real.simulated("average"), **same)
     wanted = real.simulated("fedavg", rounds=3, local_steps=5, batch=16)
     np.testing.assert_allclose(meta_of(folder, "fedavg"), wanted, **same)
+    coded = real.simulated("fedavg", rounds=3, local_steps=5, batch=16, codec="quantise:3")
+    np.testing.assert_allclose(meta_of(folder, "coded"), coded, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(meta_of(folder, "maml"), real.simulated("maml", rounds=3, batch=8), **same)
     wanted = real.simulated("meta_backward", rounds=3, batch=16)
     np.testing.assert_allclose(meta_of(folder, "auto"), wanted, **same)

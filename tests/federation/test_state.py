@@ -1,8 +1,11 @@
 """State files: whole or not at all, and never used when anything about them is wrong."""
 
+import contextlib
+import hashlib
 import json
 import resource
 import stat
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fewjoule.federation import blocks
 from fewjoule.federation import state as module
-from fewjoule.federation.state import AGENT, SERVER, State, StateError, pack, read_state, unpack, write_state
+from fewjoule.federation.blocks import AGENT, SERVER, BlockError, Form
+from fewjoule.federation.state import State, StateError, pack, read_state, unpack, write_state
 
 RUN, OTHER = b"r" * 16, b"o" * 16
 STATE = State({"round": 3, "name": "north"}, {"model": np.arange(20, dtype=np.float32), "n": np.int64(4)})
@@ -46,7 +51,7 @@ def test_a_death_while_writing_leaves_the_old_state(tmp_path: Path, monkeypatch:
     if at == "write":
 
         def half(path: Path, *args: Any, **kwargs: Any) -> Any:
-            path.write_bytes(b"FJST half a file")
+            path.write_bytes(b"FJBL half a file")
             raise KeyboardInterrupt
 
         monkeypatch.setattr(module, "open", half, raising=False)
@@ -133,27 +138,100 @@ def test_another_release_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read_state(path, AGENT, RUN)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        [],
-        {"values": 1},
-        {"fewjoule": "VERSION", "values": {}, "arrays": [["a", "float32", [10**12]]]},
-        {"fewjoule": "VERSION", "values": {}, "arrays": [["a", "object", [1]]]},
-        {"fewjoule": "VERSION", "values": {}, "arrays": [["a", "float32", [-1]]]},
-        {"fewjoule": "VERSION", "values": {}, "arrays": [["a"]]},
-        {"fewjoule": "VERSION", "values": {}, "arrays": 5},
-        {"fewjoule": "VERSION", "values": {}},
-    ],
-)
-def test_a_well_signed_file_with_a_wrong_header_is_refused(tmp_path: Path, header: Any) -> None:
-    import hashlib
+def signed(note: bytes, *forms: tuple[int, int, int, int, int, int]) -> bytes:
+    """A block by hand with a right checksum: the note, a table of (type, axes, sides) and 8 bytes of arrays."""
+    head = struct.pack("<4sHBB16sI", b"FJBL", 2, AGENT, len(forms), RUN, len(note))
+    body = head + note + b"".join(struct.pack("<BBxxIIII", *form) for form in forms) + bytes(8)
+    return body + hashlib.blake2b(body, digest_size=16).digest()
 
+
+GOOD_NOTE, GOOD_FORM = {"fewjoule": "VERSION", "values": {"round": 3}, "arrays": ["a"]}, (0, 1, 2, 0, 0, 0)
+LARGEST = 2**32 - 1
+
+
+def read_signed(path: Path, note: Any, *forms: tuple[int, int, int, int, int, int], **due: Any) -> Any:
     from fewjoule._version import __version__
 
-    text = json.dumps(header).replace("VERSION", __version__).encode()
-    body = module._HEAD.pack(b"FJST", 1, AGENT, RUN, len(text)) + text + bytes(8)
-    path = tmp_path / "agent.state"
-    path.write_bytes(body + hashlib.blake2b(body, digest_size=32).digest())
+    text = note if isinstance(note, bytes) else json.dumps(note).replace("VERSION", __version__).encode()
+    path.write_bytes(signed(text, *forms))
+    return read_state(path, AGENT, RUN, **due)
+
+
+def test_a_block_made_by_hand_is_read(tmp_path: Path) -> None:
+    back = read_signed(tmp_path / "agent.state", GOOD_NOTE, GOOD_FORM, values={"round": int})
+    assert back.arrays["a"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        [],
+        5,
+        {"values": 1},
+        {"fewjoule": "VERSION", "values": {}, "arrays": [["a", "float32", [2]]]},
+        {"fewjoule": "VERSION", "values": {}, "arrays": ["a", "a"]},
+        {"fewjoule": "VERSION", "values": {}, "arrays": []},
+        {"fewjoule": "VERSION", "values": {}, "arrays": 5},
+        {"fewjoule": "VERSION", "values": {}},
+        {"fewjoule": "VERSION", "values": [], "arrays": ["a"]},
+        b"",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"9" * 100_000,
+    ],
+    ids=lambda note: repr(note)[:40],
+)
+def test_a_well_signed_file_with_a_wrong_note_is_refused(tmp_path: Path, note: Any) -> None:
     with pytest.raises(StateError, match="refused"):
-        read_state(path, AGENT, RUN)
+        read_signed(tmp_path / "agent.state", note, GOOD_FORM)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        (0, 1, LARGEST, 0, 0, 0),
+        (5, 4, LARGEST, LARGEST, LARGEST, LARGEST),
+        (0, 4, 0, LARGEST, LARGEST, LARGEST),
+        (0, 1, 1, 0, 0, 0),
+        (0, 5, 2, 0, 0, 0),
+        (200, 1, 2, 0, 0, 0),
+    ],
+)
+def test_a_well_signed_file_with_a_wrong_form_is_refused(tmp_path: Path, form: Any) -> None:
+    with pytest.raises(StateError, match="refused"):
+        read_signed(tmp_path / "agent.state", GOOD_NOTE, form)
+
+
+def test_a_side_of_0_beside_sides_beyond_any_memory_is_refused(tmp_path: Path) -> None:
+    note = GOOD_NOTE | {"arrays": ["a", "b"]}
+    with pytest.raises(StateError, match="impossible form"):
+        read_signed(tmp_path / "agent.state", note, GOOD_FORM, (5, 4, 0, LARGEST, LARGEST, LARGEST))
+
+
+@pytest.mark.parametrize(
+    ("due", "words"),
+    [
+        ({"values": {"round": str}}, "its value 'round' must be of type str"),
+        ({"values": {"name": str}}, "its value 'name' must be of type str"),
+        ({"forms": {"a": Form("float32", (3,))}}, r"its array 'a' must be float32\[3\]"),
+        ({"forms": {"b": Form("float32", (2,))}}, "its array 'b' must be"),
+    ],
+)
+def test_a_state_without_what_is_due_is_refused(tmp_path: Path, due: Any, words: str) -> None:
+    with pytest.raises(StateError, match=words):
+        read_signed(tmp_path / "agent.state", GOOD_NOTE, GOOD_FORM, **due)
+
+
+@given(st.binary(max_size=60), st.binary(max_size=120), st.integers(0, 255), st.integers(0, 2**32 - 1), st.booleans())
+@settings(max_examples=300)
+def test_a_well_signed_block_of_noise_is_read_or_refused(
+    note: bytes, rest: bytes, count: int, noted: int, is_fitting: bool
+) -> None:
+    """No other error comes out, whatever the table of arrays and the lengths say."""
+    length = len(note) if is_fitting else noted
+    body = struct.pack("<4sHBB16sI", b"FJBL", 2, AGENT, count % 4 if is_fitting else count, RUN, length) + note + rest
+    data = body + hashlib.blake2b(body, digest_size=16).digest()
+    with contextlib.suppress(BlockError):
+        blocks.unpack(data, AGENT, RUN)
+    with contextlib.suppress(BlockError):
+        unpack(data, AGENT, RUN)

@@ -10,18 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fewjoule.federation import wire
-from fewjoule.federation.wire import DTYPES, Form, Message, MessageError, Reading
+from fewjoule.federation import blocks, wire
+from fewjoule.federation.blocks import DTYPES, Form
+from fewjoule.federation.wire import AgentReport, Message, MessageError
 
 RUN = bytes(range(16))
 FORMS = (Form("float32", (50,)), Form("float32", ()))
 ARRAYS = (np.linspace(-1, 1, 50, dtype=np.float32), np.float32(0.5))
-READING = Reading(0.25, 2.0, 1.0, 3.5, 0.1, 1000.0, 2000.0, 204.0, "modelled", "cpu-time laptop", True)
-MESSAGE = Message(wire.ROUND, RUN, 7, 1234, ARRAYS, READING)
+REPORT = AgentReport(0.25, 2.0, 1.0, 3.5, 0.1, 1000.0, 2000.0, 204.0, "modelled", "cpu-time laptop", True)
+MESSAGE = Message(blocks.ROUND, RUN, 7, 1234, ARRAYS, REPORT)
 
 
 def decode(data: bytes, **changes: Any) -> Message:
-    return wire.decode(data, **({"kind": wire.ROUND, "run": RUN, "forms": FORMS, "round": 7, "agent": 1234} | changes))
+    due = {"kind": blocks.ROUND, "run": RUN, "forms": FORMS, "round": 7, "agent": 1234}
+    return wire.decode(data, **(due | changes))
 
 
 def arrays() -> st.SearchStrategy[Any]:
@@ -31,12 +33,12 @@ def arrays() -> st.SearchStrategy[Any]:
 
 @given(st.lists(arrays(), max_size=5), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_what_goes_in_comes_out(given_arrays: list[np.ndarray], round: int, agent: int) -> None:
-    message = Message(wire.PROBE, RUN, round, agent, tuple(given_arrays), READING)
+    message = Message(blocks.PROBE, RUN, round, agent, tuple(given_arrays), REPORT)
     data = wire.encode(message)
-    forms = wire.forms_of(given_arrays)
+    forms = [blocks.form_of(array) for array in given_arrays]
     assert len(data) == wire.size(forms)
-    back = wire.decode(data, kind=wire.PROBE, run=RUN, forms=forms, round=round, agent=agent)
-    assert (back.round, back.agent, back.reading) == (round, agent, READING)
+    back = wire.decode(data, kind=blocks.PROBE, run=RUN, forms=forms, round=round, agent=agent)
+    assert (back.round, back.agent, back.report) == (round, agent, REPORT)
     for before, after in zip(given_arrays, back.arrays, strict=True):
         assert before.dtype == after.dtype
         assert before.tobytes() == after.tobytes()
@@ -45,13 +47,13 @@ def test_what_goes_in_comes_out(given_arrays: list[np.ndarray], round: int, agen
 def test_bytes_are_those_of_the_format() -> None:
     """A second reading of the layout, by hand."""
     data = wire.encode(MESSAGE)
-    assert data[:4] == b"FJMW"
-    assert struct.unpack_from("<HBB", data, 4) == (1, wire.ROUND, 2)
+    assert data[:4] == b"FJBL"
+    assert struct.unpack_from("<HBB", data, 4) == (2, blocks.ROUND, 2)
     assert data[8:24] == RUN
-    assert struct.unpack_from("<IIQ", data, 24) == (7, 1234, len(data))
-    assert struct.unpack_from("<8d", data, 40) == READING[:8]
-    assert struct.unpack_from("<BBxxIIII", data, 208) == (0, 1, 50, 0, 0, 0)
-    np.testing.assert_array_equal(np.frombuffer(data, "<f4", 50, 208 + 40), ARRAYS[0])
+    assert struct.unpack_from("<III", data, 24) == (176, 7, 1234)
+    assert struct.unpack_from("<8d", data, 36) == REPORT[:8]
+    assert struct.unpack_from("<BBxxIIII", data, 204) == (0, 1, 50, 0, 0, 0)
+    np.testing.assert_array_equal(np.frombuffer(data, "<f4", 50, 204 + 40), ARRAYS[0])
 
 
 @given(st.data())
@@ -77,7 +79,7 @@ def test_any_change_of_a_message_is_refused(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kind": wire.PROBE}, "a probe message was due, got round"),
+        ({"kind": blocks.PROBE}, "it is a round message, not a probe message"),
         ({"run": bytes(16)}, "belongs to run 000102"),
         ({"round": 8}, "is of round 7, round 8 was due"),
         ({"agent": 5}, "names agent 000004d2, it came from 00000005"),
@@ -91,12 +93,12 @@ def test_a_message_of_another_place_is_refused(changes: dict[str, Any], words: s
         decode(wire.encode(MESSAGE), **changes)
 
 
-@pytest.mark.parametrize("data", [None, "text", 5, b"", b"FJMW", [1, 2]])
+@pytest.mark.parametrize("data", [None, "text", 5, b"", b"FJBL", [1, 2]])
 def test_what_is_no_message_is_refused(data: Any) -> None:
     with pytest.raises(MessageError):
         decode(data)
     with pytest.raises(MessageError):
-        wire.peek(data)
+        wire.kind_of(data)
 
 
 def test_another_version_is_refused() -> None:
@@ -129,21 +131,21 @@ def test_absurd_values_are_refused(value: float, words: str) -> None:
 @pytest.mark.parametrize("field", ["joules", "seconds", "bytes_sent", "bytes_received", "charged_bytes"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
 def test_an_impossible_reading_is_refused(field: str, value: float) -> None:
-    bad = MESSAGE._replace(reading=READING._replace(**{field: value}))
+    bad = MESSAGE._replace(report=REPORT._replace(**{field: value}))
     with pytest.raises(MessageError, match=f"reading of {field}"):
         decode(wire.encode(bad))
 
 
 def test_a_long_source_is_cut_between_characters() -> None:
-    reading = decode(wire.encode(MESSAGE._replace(reading=READING._replace(source="x" + "é" * 60)))).reading
-    assert reading.source == "x" + "é" * 47
+    report = decode(wire.encode(MESSAGE._replace(report=REPORT._replace(source="x" + "é" * 60)))).report
+    assert report.source == "x" + "é" * 47
 
 
 @given(st.binary(max_size=40))
 def test_an_array_may_have_any_length_up_to_its_bound(body: bytes) -> None:
     forms = (Form("uint8", (-20,)), Form("float32", (2,)))
     sent = (np.frombuffer(body, np.uint8), np.ones(2, np.float32))
-    data = wire.encode(Message(wire.ROUND, RUN, 7, 1234, sent))
+    data = wire.encode(Message(blocks.ROUND, RUN, 7, 1234, sent))
     if len(body) <= 20:
         assert decode(data, forms=forms).arrays[0].tobytes() == body
     else:

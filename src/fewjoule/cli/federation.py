@@ -1,6 +1,7 @@
 """`fewjoule federation`: the same methods between real machines."""
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,14 +46,14 @@ def provision(
 def server(kit: Kit) -> None:
     """Run the server in the foreground; Ctrl-C stops it."""
     _need_engine()
-    from fewjoule.federation.nvflare.process import run_site, server_command
+    from fewjoule.federation.nvflare.process import daemon_command, run_site
     from fewjoule.federation.nvflare.provision import place_storage
     from fewjoule.federation.nvflare.site import read_kit
 
     facts = read_kit(kit, "server")
     place_storage(kit)
     print(f"server of federation {facts['federation']} on port {facts['port']}", flush=True)
-    raise typer.Exit(run_site(kit, server_command(kit)))
+    raise typer.Exit(run_site(kit, daemon_command(kit)))
 
 
 @app.command()
@@ -66,7 +67,7 @@ def agent(
 ) -> None:
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
     _need_engine()
-    from fewjoule.federation.nvflare.process import agent_command, run_site
+    from fewjoule.federation.nvflare.process import daemon_command, run_site
     from fewjoule.federation.nvflare.site import agent_data, agent_meter, read_kit, read_site, write_site
 
     facts = read_kit(kit, "agent")
@@ -75,7 +76,7 @@ def agent(
     samples, _ = agent_data(site)  # a mistake in the files shows now, not when a run begins
     agent_meter(site)
     print(f"agent {facts['name']}: {len(samples.train.x)} samples, server {facts['host']}:{facts['port']}", flush=True)
-    raise typer.Exit(run_site(kit, agent_command(kit, facts["name"])))
+    raise typer.Exit(run_site(kit, daemon_command(kit, facts["name"])))
 
 
 @app.command()
@@ -126,8 +127,6 @@ def _follow(folder: Path, operator: "Operator", patience: float | None) -> None:
 
 
 def _finish(folder: Path) -> None:
-    from fewjoule.federation.table import traffic_table
-
     print(traffic_table(folder))
     if (folder / "evaluation.csv").read_text().count("\n") > 1:
         from fewjoule.report import write_report
@@ -135,6 +134,27 @@ def _finish(folder: Path) -> None:
         write_report(folder)
         print(f"report: {folder / 'report.html'}")
     print(f"run folder: {folder}")
+
+
+def traffic_table(folder: Path) -> str:
+    """Per method and seed: joules by phase and kind, then kilobytes that the link charges, payload and network."""
+    summary = json.loads((folder / "summary.json").read_text())
+    lines = []
+    for name, method in summary["methods"].items():
+        joules = ", ".join(
+            f"{phase} {cell['joules']:.3g} ({kind})"
+            for phase, kinds in method["energy"].items()
+            for kind, cell in kinds.items()
+        )
+        t = {column: amount / 1000 for column, amount in method["traffic"].items()}
+        lines.append(
+            f"{name:<16}  {joules}\n{'':<16}  up {t['charged_up']:.1f} {t['payload_up']:.1f} {t['network_up']:.1f} kB, "
+            f"down {t['charged_down']:.1f} {t['payload_down']:.1f} {t['network_down']:.1f} kB "
+            "(charged by the link, payload, over the network)"
+        )
+        if method["skipped"]:
+            lines.append(f"{'':<16}  {method['skipped']} answers were left out: see skipped.csv")
+    return "\n".join(lines)
 
 
 @app.command()

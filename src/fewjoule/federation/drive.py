@@ -6,10 +6,12 @@ A channel carries bytes to named agents and back. It says for each agent that di
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from fewjoule.federation import blocks
 from fewjoule.federation.server import ServerRunner
-from fewjoule.federation.wire import KINDS, MessageError
+from fewjoule.federation.wire import EXCHANGES, MessageError
 
 FIRST_WAIT_SECONDS = 5.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -63,33 +65,28 @@ def drive(
     return Outcome("complete", "all exchanges done") if outcome is None else outcome
 
 
+@dataclass
 class _Driver:
-    def __init__(
-        self,
-        server: ServerRunner,
-        channel: Channel,
-        report: Callable[[str], None],
-        clock: Callable[[], float],
-        gone: dict[str, str],
-    ) -> None:
-        self.server, self.spec, self.channel = server, server.spec, channel
-        self.report, self.clock = report, clock
-        self.told: tuple[str, ...] = ()
-        self.gone = gone  # agents that cannot take part any more in this drive, with the reason
+    server: ServerRunner
+    channel: Channel
+    report: Callable[[str], None]
+    clock: Callable[[], float]
+    gone: dict[str, str]  # agents that cannot take part any more in this drive, with the reason
+    told: tuple[str, ...] = ()  # who was missing when that was last reported
 
     def agree(self) -> Outcome | None:
-        text = self.spec.text()
+        text = self.server.spec.text
         absent, refused = self._collect(
-            set(self.spec.agents),
+            set(self.server.spec.agents),
             lambda names, timeout: self.channel.agree(names, text, timeout),
             self.server.accept_agreement,
         )
         self.gone.update({**absent, **refused})
-        return self._judge("agreement", self.spec.agents, absent, refused)
+        return self._judge("agreement", self.server.spec.agents, absent, refused)
 
     def exchange(self) -> Outcome | None:
         kind, round = self.server.at
-        what = f"round {round}" if KINDS[kind] == "round" else KINDS[kind]
+        what = f"round {round}" if kind == blocks.ROUND else EXCHANGES[kind]
         due = self.server.due()
         request = self.server.request()
         absent, refused = self._collect(
@@ -105,19 +102,16 @@ class _Driver:
         return outcome
 
     def _collect(
-        self,
-        due: set[str],
-        ask: Callable[[Iterable[str], float], Answers],
-        accept: Callable[[str, bytes], None],
+        self, due: set[str], ask: Callable[[Iterable[str], float], Answers], accept: Callable[[str, bytes], None]
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Ask until all answered, or are gone, or the deadline is over; who is absent and who was refused, and why."""
         absent: dict[str, str] = {}
         refused: dict[str, str] = {}
-        deadline = self.clock() + self.spec.deadline_seconds
+        deadline = self.clock() + self.server.spec.deadline_seconds
         patience = FIRST_WAIT_SECONDS
         while due:
             remaining = deadline - self.clock()
-            waits = self.spec.policy == "wait"
+            waits = self.server.spec.policy == "wait"
             if remaining <= 0 and not waits:
                 absent |= dict.fromkeys(due, _LATE)
                 break
@@ -151,13 +145,13 @@ class _Driver:
             return None
         reasons = "; ".join(f"agent {name}: {reason}" for name, reason in sorted({**absent, **refused}.items()))
         present = len(set(due)) - len(missing)
-        needed = min(self.spec.quorum, len(set(due)))
-        if self.spec.policy == "skip" and present >= needed:
+        needed = min(self.server.spec.quorum, len(set(due)))
+        if self.server.spec.policy == "skip" and present >= needed:
             if missing != self.told:
                 self.report(f"{what}: going on with {present} agents, without {', '.join(missing)}")
                 self.told = missing
             return None
-        if self.spec.policy == "stop" or refused:
+        if self.server.spec.policy == "stop" or refused:
             return Outcome("stopped", f"{what}: {reasons}", missing)
         return Outcome("paused", f"{what}: waiting for {', '.join(missing)} ({reasons})", missing)
 

@@ -9,25 +9,24 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from fewjoule._version import __version__
 from fewjoule.codecs import Codec
-from fewjoule.errors import InputError, positive, unknown
-from fewjoule.federation import wire
-from fewjoule.federation.wire import Form
+from fewjoule.errors import InputError, is_whole, positive, unknown
+from fewjoule.federation import blocks
+from fewjoule.federation.blocks import Form, form_of
 from fewjoule.methods import Method, method
-from fewjoule.methods.method import Broadcast, Start
+from fewjoule.methods.method import Broadcast
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
-from fewjoule.randomness import agent_id
-from fewjoule.tasks.samples import AgentData, Samples
+from fewjoule.randomness import agent_id, key_for
+from fewjoule.simulate.work import Shapes, data_for, shapes
 
 POLICIES = ("wait", "skip", "stop")
 LARGEST_TEXT = 1 << 20
@@ -54,7 +53,7 @@ class Spec:
     local: dict[str, Any] = field(default_factory=dict)
     nonce: str = ""
     fewjoule: str = __version__
-    wire: int = wire.VERSION
+    wire: int = blocks.VERSION
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -65,24 +64,21 @@ class Spec:
             raise InputError(f"a run needs agents with different names, got {list(self.agents)}.")
         if len({agent_id(name) for name in self.agents}) != len(self.agents):
             raise InputError("two agents' names have the same hash; rename one of them.")
-        if isinstance(self.quorum, bool) or not isinstance(self.quorum, int):
+        if not is_whole(self.quorum):
             raise InputError(f"quorum must be a whole number, got {self.quorum!r}.")
         if not 1 <= self.quorum <= len(self.agents):
             raise InputError(f"quorum must be from 1 to the number of agents, {len(self.agents)}, got {self.quorum}.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
+        if not is_whole(self.seed) or not 0 <= self.seed < 2**32:
             raise InputError(f"seed must be a whole number from 0 to 2**32 - 1, got {self.seed!r}.")
 
+    @cached_property
     def text(self) -> str:
         """As JSON with sorted keys: equal specs give equal text."""
-        return self._text
-
-    @cached_property
-    def _text(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True, default=_plain)
 
     @cached_property
     def run(self) -> bytes:
-        return hashlib.blake2b(self.text().encode(), digest_size=16).digest()
+        return hashlib.blake2b(self.text.encode(), digest_size=16).digest()
 
 
 def read_spec(text: str) -> Spec:
@@ -101,58 +97,63 @@ def read_spec(text: str) -> Spec:
             raise InputError(f"{key} of a spec must be a {kind.__name__}, got {type(values[key]).__name__}.")
     if not all(isinstance(name, str) for name in values["agents"]):
         raise InputError("the agents of a spec must be names.")
-    if (values["fewjoule"], values["wire"]) != (__version__, wire.VERSION):
+    if (values["fewjoule"], values["wire"]) != (__version__, blocks.VERSION):
         raise InputError(
             f"the run uses fewjoule {values['fewjoule']} with wire version {values['wire']}, here is {__version__} "
-            f"with {wire.VERSION}; install one release on all sites."
+            f"with {blocks.VERSION}; install one release on all sites."
         )
     return Spec(**{**values, "agents": tuple(values["agents"])})
 
 
 class Contract(NamedTuple):
-    """Method and model of a spec, with templates (shapes and types only) of everything that crosses or is stored."""
+    """Method and model of a spec, with the shapes of everything that crosses or is stored."""
 
     spec: Spec
     method: Method
     model: Model
-    server_state: Any
-    broadcast: Any
-    agent_state: Any
-    message: Any
-    probe: Any
+    shapes: Shapes
     plan: tuple[tuple[int, int], ...]  # (kind, round) of every exchange, in order
 
     @property
     def codec(self) -> Codec | None:
         """Of the messages in a round."""
-        codec: Codec | None = self.method.codecs[0]
-        return codec
+        return self.method.codecs[0]
 
     @property
     def first_codec(self) -> Codec | None:
         """Of the upload before the first round."""
-        codec: Codec | None = self.method.codecs[1]
-        return codec
+        return self.method.codecs[1]
+
+    @property
+    def before(self) -> int:
+        """Number of exchanges before the first round."""
+        return len(self.plan) - 1 - self.method.rounds
+
+    @property
+    def common(self) -> Array:
+        """The seed's random start, which every site draws itself."""
+        return self.model.init(key_for(self.spec.seed, "start"))
 
     def request_forms(self, kind: int) -> tuple[Form, ...]:
         """The arrays that the server sends."""
-        vector = Form("float32", (self.model.size,))
-        if kind == wire.ROUND:
-            return forms(sent(self.broadcast))
-        return {wire.UPLOAD: (), wire.PROBE: (vector,), wire.CLOSE: (vector, vector)}[kind]
+        vector = form_of(self.shapes.vector)
+        if kind == blocks.ROUND:
+            return forms(sent(self.shapes.broadcast))
+        return {blocks.UPLOAD: (), blocks.PROBE: (vector,), blocks.CLOSE: (vector, vector)}[kind]
 
     def reply_forms(self, kind: int) -> tuple[Form, ...]:
         """The arrays that an agent sends; bytes of a codec have a bound on their length only."""
-        if kind == wire.ROUND and self.codec is not None:
-            return tuple(_coded(self.codec, math.prod(form.shape)) for form in forms(self.message))
-        if kind == wire.ROUND:
-            return forms(self.message)
-        if kind == wire.UPLOAD and self.first_codec is not None:
-            return (_coded(self.first_codec, self.model.size),)
-        if kind == wire.PROBE:
-            return forms(self.probe)
-        vector = Form("float32", (self.model.size,))
-        return {wire.AGREE: (), wire.UPLOAD: (vector,), wire.CLOSE: (Form("float32", (2,)),)}[kind]
+        plain = {
+            blocks.AGREE: (),
+            blocks.UPLOAD: (form_of(self.shapes.vector),),
+            blocks.PROBE: forms(self.shapes.probe),
+            blocks.ROUND: forms(self.shapes.message),
+            blocks.CLOSE: (Form("float32", (2,)),),
+        }[kind]
+        codec = {blocks.ROUND: self.codec, blocks.UPLOAD: self.first_codec}.get(kind)
+        if codec is None:
+            return plain
+        return tuple(Form("uint8", (-codec.most_bytes(math.prod(form.shape)),)) for form in plain)
 
 
 def contract(spec: Spec) -> Contract:
@@ -167,42 +168,24 @@ def contract(spec: Spec) -> Contract:
         raise InputError(f"a model in a federation has at most {LARGEST_WEIGHTS} weights, got {model.size}.")
     if isinstance(chosen.start, int) and chosen.start >= len(spec.agents):
         raise InputError(f"agent must be below the number of agents, {len(spec.agents)}, got {chosen.start}.")
-    plan = [(wire.UPLOAD, 0)] if chosen.start != "random" else []
-    plan += [(wire.PROBE, 0)] if chosen.probe is not None else []
-    plan += [(wire.ROUND, r) for r in range(chosen.rounds)] + [(wire.CLOSE, chosen.rounds)]
-    return Contract(spec, chosen, model, *_templates(chosen, model, len(spec.agents)), tuple(plan))
-
-
-@lru_cache
-def _templates(chosen: Method, model: Model, agents: int) -> tuple[Any, Any, Any, Any, Any]:
-    """Shapes and types of the server's state, a broadcast, an agent's state, a message and a probe."""
-    vector = _like((model.size,), jnp.float32)
-    start = Start(vector, _like((), jnp.float32), vector)
-    data = _any_data(model)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    probe = stacked = None
-    if chosen.probe is not None:
-        probe = jax.eval_shape(lambda v, d, k: chosen.probe(model.loss, v, d, k), vector, data, key)  # type: ignore[misc]
-        stacked = jax.tree.map(lambda p: _like((agents, *p.shape), p.dtype), probe)
-    server_state, broadcast = jax.eval_shape(chosen.init, start, stacked)
-    agent_state = jax.eval_shape(chosen.agent_init, vector, vector)
-    _, message, _ = jax.eval_shape(
-        lambda s, b, d, k: chosen.agent(model.loss, s, sent(b), d, k), agent_state, broadcast, data, key
-    )
-    return server_state, broadcast, agent_state, message, probe
-
-
-def _coded(codec: Codec, size: int) -> Form:
-    """Bytes of a coded vector."""
-    return Form("uint8", (-codec.most_bytes(size),))
+    plan = [(blocks.UPLOAD, 0)] if chosen.start != "random" else []
+    plan += [(blocks.PROBE, 0)] if chosen.probe is not None else []
+    plan += [(blocks.ROUND, r) for r in range(chosen.rounds)] + [(blocks.CLOSE, chosen.rounds)]
+    any_data = data_for(model, 2)  # messages do not depend on how many samples there are
+    return Contract(spec, chosen, model, shapes(chosen, model, any_data, len(spec.agents)), tuple(plan))
 
 
 def forms(tree: Any) -> tuple[Form, ...]:
-    return wire.forms_of(jax.tree.leaves(tree))
+    return tuple(form_of(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def leaves(tree: Any) -> tuple[np.ndarray, ...]:
     return tuple(np.asarray(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def named(name: str, tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by name, as a state keeps them: name0, name1, ..."""
+    return {f"{name}{i}": leaf for i, leaf in enumerate(jax.tree.leaves(tree))}
 
 
 def rebuild(template: Any, arrays: Any) -> Any:
@@ -213,28 +196,6 @@ def rebuild(template: Any, arrays: Any) -> Any:
 def sent(broadcast: Broadcast) -> Broadcast:
     """What agents get of a broadcast: the model as they decode it and the scalars."""
     return Broadcast(broadcast.model, broadcast.scalars)
-
-
-def received(contract: Contract, arrays: Any) -> Broadcast:
-    """The broadcast from the arrays of a round's request."""
-    tree: Broadcast = rebuild(sent(contract.broadcast), arrays)
-    return tree
-
-
-def _any_data(model: Model) -> AgentData:
-    """Samples of the right shape for the model; messages do not depend on how many there are."""
-    kind, _, rest = model.spec.partition(":")
-    first = rest.split("-")[0]
-    features = int(first) if kind == "mlp" else math.prod(int(n) for n in first.split("x"))
-    x = _like((2, features), jnp.float32)
-    out = jax.eval_shape(model.apply, _like((model.size,), jnp.float32), x)
-    y = _like((2,), jnp.int32) if model.loss_name == "cross_entropy" else out
-    samples = Samples(x, y, _like((2,), jnp.float32))
-    return AgentData(samples, samples)
-
-
-def _like(shape: tuple[int, ...], dtype: Any) -> Any:
-    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
 def _plain(value: Any) -> Any:

@@ -5,9 +5,7 @@
 `docs/run-folder.md` describes every column. The report reads these files and nothing else.
 """
 
-import io
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +15,7 @@ from fewjoule.energy import Ledger, charge_radio, link
 from fewjoule.files import write_atomically
 from fewjoule.models.model import Model
 from fewjoule.models.weights import write_model
+from fewjoule.report.run_folder import ENERGY, EVALUATION, PATHS, SUMMARY, TRACE, Summary
 from fewjoule.simulate.simulate import Trace
 from fewjoule.study.parts import Part
 from fewjoule.study.prepare import Prepared, uses_local
@@ -37,7 +36,8 @@ class Finished(NamedTuple):
 def write_run_folder(folder: Path, prepared: Prepared, finished: Finished, ledger: Ledger) -> None:
     """Write every file of the contract except study.toml, which stands there from the beginning."""
     study, model = prepared.study, prepared.model
-    _put(folder / "paths.csv", _paths(finished.paths))
+    rows = zip(finished.paths.facts["rows"], _text(finished.paths.arrays["pc"]), strict=True)
+    PATHS.write(folder, ((*label, *point) for label, point in rows))
     summary = summarise(study, model, prepared.agents.names, prepared.data, finished.methods, ledger)
     cards = {
         entry.name: [model_card(prepared, entry, i, finished) for i in range(len(study.seeds))]
@@ -47,14 +47,14 @@ def write_run_folder(folder: Path, prepared: Prepared, finished: Finished, ledge
 
 
 def write_results(
-    folder: Path, study: Study, model: Model, finished: dict[str, Part], ledger: Ledger, summary: dict[str, Any],
+    folder: Path, study: Study, model: Model, finished: dict[str, Part], ledger: Ledger, summary: Summary,
     cards: dict[str, list[dict[str, Any]]],
 ) -> None:  # fmt: skip
     """The files that a simulated and a federated run have in common."""
-    _put(folder / "evaluation.csv", _evaluation(study, finished))
-    _put(folder / "trace.csv", _trace(study, finished))
-    ledger.to_csv(folder / "energy.csv", force=True)
-    write_atomically(folder / "summary.json", (json.dumps(summary, indent=1) + "\n").encode(), force=True)
+    EVALUATION.write(folder, _evaluation(study, finished))
+    TRACE.write(folder, _trace(study, finished))
+    ledger.to_csv(folder / ENERGY, force=True)
+    write_atomically(folder / SUMMARY, summary.to_json().encode(), force=True)
     (folder / "meta").mkdir(exist_ok=True)
     for name, part in finished.items():
         for seed, vector, card in zip(study.seeds, part.arrays["meta"], cards[name], strict=True):
@@ -101,20 +101,27 @@ def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger
     """
     ledger, chosen, local = Ledger(), link(study.energy.link), finished.local
     for entry in study.methods:
-        method, part, shares = entry.build(), finished.methods[entry.name], len(study.seeds)
+        method, part = entry.build(), finished.methods[entry.name]
         for i, seed in enumerate(study.seeds):
             same: dict[str, Any] = {"method": entry.name, "seed": seed}
-            charges = [("computation", part.facts["computation"], shares, "seed", part.facts["flops"])]
+            charges = [("computation", part.facts["computation"], part.facts["flops"])]
             if local is not None and uses_local(method):
-                charges.insert(0, ("pretraining", local.facts["reading"], shares, "seed", local.facts["flops"][i]))
-            tasks, flops = shares * study.evaluation.tasks, part.facts["adaptation_flops"]
-            charges.append(("adaptation", part.facts["adaptation"], tasks, "new task", flops))
-            for phase, reading, count, of, flops in charges:
+                charges.insert(0, ("pretraining", local.facts["reading"], local.facts["flops"][i]))
+            for phase, reading, flops in charges:
                 if reading is not None:
-                    ledger.add_reading(reading, **same, phase=phase, shares=count, of=of, flops=flops)
+                    ledger.add_reading(reading, **same, phase=phase, shares=len(study.seeds), of="seed", flops=flops)
+            charge_adaptation(ledger, study, part, **same)
             up, down = part.arrays["uplink_bits"][i], part.arrays["downlink_bits"][i]
             charge_radio(ledger, chosen, **same, agents=agents, uplink_bits=up, downlink_bits=down)
     return ledger
+
+
+def charge_adaptation(ledger: Ledger, study: Study, part: Part, *, method: str, seed: int) -> None:
+    """What one new device spends on its fine-tuning: the reading covers all of them."""
+    if part.facts["adaptation"] is not None:
+        shares, flops = len(study.seeds) * part.arrays["loss"].shape[1], part.facts["adaptation_flops"]
+        same: dict[str, Any] = {"method": method, "seed": seed, "phase": "adaptation"}
+        ledger.add_reading(part.facts["adaptation"], **same, shares=shares, of="new task", flops=flops)
 
 
 def energy_table(ledger: Ledger) -> list[dict[str, Any]]:
@@ -128,8 +135,7 @@ def energy_table(ledger: Ledger) -> list[dict[str, Any]]:
     return table
 
 
-def _evaluation(study: Study, finished: dict[str, Part]) -> Iterable[str]:
-    yield "method,seed,task,steps,loss,accuracy\n"
+def _evaluation(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, ...]]:
     for name, part in finished.items():
         for i, seed in enumerate(study.seeds):
             if part.arrays["diverged"][i]:
@@ -137,22 +143,15 @@ def _evaluation(study: Study, finished: dict[str, Part]) -> Iterable[str]:
             loss, accuracy = _text(part.arrays["loss"][i]), _text(part.arrays["accuracy"][i])
             for task in range(len(loss)):
                 for k, steps in enumerate(study.evaluation.steps):
-                    yield f"{name},{seed},{task},{steps},{loss[task, k]},{accuracy[task, k]}\n"
+                    yield name, seed, task, steps, loss[task, k], accuracy[task, k]
 
 
-def _trace(study: Study, finished: dict[str, Part]) -> Iterable[str]:
-    yield ",".join(("method", "seed", "round", *Trace._fields)) + "\n"
+def _trace(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, ...]]:
     for name, part in finished.items():
         for i, seed in enumerate(study.seeds):
             columns = [_text(part.arrays[f"trace_{field}"][i]) for field in Trace._fields]
             for round_, values in enumerate(zip(*columns, strict=True), start=1):
-                yield f"{name},{seed},{round_},{','.join(values)}\n"
-
-
-def _paths(part: Part) -> Iterable[str]:
-    yield "method,agent,round,pc1,pc2\n"
-    for (method, agent, round_), (x, y) in zip(part.facts["rows"], _text(part.arrays["pc"]), strict=True):
-        yield f"{method},{agent},{round_},{x},{y}\n"
+                yield name, seed, round_, *values
 
 
 def _text(values: Array) -> Array:
@@ -160,9 +159,3 @@ def _text(values: Array) -> Array:
     text = values.astype(np.float32).astype(str).astype(object)
     text[np.isnan(values)] = ""
     return text
-
-
-def _put(path: Path, lines: Iterable[str]) -> None:
-    buffer = io.StringIO()
-    buffer.writelines(lines)
-    write_atomically(path, buffer.getvalue().encode(), force=True)

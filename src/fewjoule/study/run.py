@@ -18,14 +18,17 @@ import numpy as np
 from fewjoule.energy import Ledger
 from fewjoule.energy.metering import Metering
 from fewjoule.errors import DivergedWarning
+from fewjoule.models.model import Model
 from fewjoule.simulate.simulate import Simulation
 from fewjoule.simulate.work import adaptation_flops, method_flops
+from fewjoule.study.families import Evaluation
 from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part
 from fewjoule.study.prepare import Prepared, uses_local
 from fewjoule.study.pretrain import pretrain, told
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
+from fewjoule.tasks.samples import Tasks
 from fewjoule.training.adapt import Adaptation, adapt
 
 DRAWN = ("meta_backward", "maml", "imaml")
@@ -87,7 +90,7 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
 
     Compiling uses all cores and comes first, so that a meter around an execution sees nothing else.
     """
-    study, model, agents = prepared.study, prepared.model, prepared.agents
+    study, model, agents, tasks = prepared.study, prepared.model, prepared.agents, prepared.tasks
     left = [entry for entry in study.methods if method_part(entry.name) not in parts]
     if not left:
         return
@@ -97,8 +100,9 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
         for e in left
     }
     jobs: list[Callable[[], Any]] = [simulation.compile for simulation in ready.values()]
-    if prepared.tasks is not None:
-        jobs.insert(0, lambda: _evaluate(prepared, jnp.zeros((len(study.seeds), model.size))))
+    if tasks is not None:
+        zeros = jnp.zeros((len(study.seeds), model.size))
+        jobs.insert(0, lambda: adapt(model, zeros, tasks, **study.evaluation.adapting()))
     progress.stage("compiling", len(jobs))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting = [pool.submit(job) for job in jobs]
@@ -132,30 +136,27 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
         **{f"trace_{name}": value for name, value in run.trace._asdict().items()},
     }  # fmt: skip
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
-    judged, facts["adaptation"], facts["adaptation_flops"] = judge(prepared, run.meta, meter)
-    arrays |= {"loss": judged.loss, "accuracy": judged.accuracy}
+    judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter)
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
         arrays |= {"path_rounds": rounds, "meta_path": run.meta_path[0][rounds]}
         arrays["agent_path"] = run.agent_path[0][rounds[1:] - 1]
-    return Part({name: np.asarray(value) for name, value in arrays.items()}, facts)
+    return Part({name: np.asarray(value) for name, value in arrays.items()} | judged.arrays, facts | judged.facts)
 
 
-def judge(prepared: Prepared, metas: Any, meter: Metering) -> tuple[Adaptation, dict[str, Any] | None, int]:
-    """Adapt meta-models [seeds, d] to the new tasks; with the reading of all of it, and one new device's FLOPs."""
-    study, tasks, e = prepared.study, prepared.tasks, prepared.study.evaluation
+def judge(model: Model, tasks: Tasks | None, metas: Any, e: Evaluation, meter: Metering) -> Part:
+    """Adapt meta-models [seeds, d] to the new tasks: quality, a reading of all of it, and one new device's FLOPs."""
     if tasks is None:
         nothing = np.zeros((len(metas), 0, len(e.steps)))
-        return Adaptation(tuple(e.steps), nothing, nothing), None, 0
-    each = adaptation_flops(prepared.model, tasks, e.headline, e.step)
-    devices = len(study.seeds) * e.tasks
-    result, reading = meter.read(lambda around: around(lambda: _evaluate(prepared, metas)), each * devices)
-    return result, reading, each
+        return Part({"loss": nothing, "accuracy": nothing}, {"adaptation": None, "adaptation_flops": 0})
+    each, devices = adaptation_flops(model, tasks, e.headline, e.step), len(metas) * len(tasks.support.mask)
 
+    def evaluate() -> Adaptation:
+        return adapt(model, metas, tasks, **e.adapting())
 
-def _evaluate(prepared: Prepared, metas: Any) -> Adaptation:
-    assert prepared.tasks is not None
-    return adapt(prepared.model, metas, prepared.tasks, **prepared.study.evaluation.adapting())
+    result, reading = meter.read(lambda around: around(evaluate), each * devices)
+    facts = {"adaptation": reading, "adaptation_flops": each}
+    return Part({"loss": np.asarray(result.loss), "accuracy": np.asarray(result.accuracy)}, facts)
 
 
 def _drawn(study: Study) -> set[str]:

@@ -12,6 +12,7 @@ from scipy import stats
 
 from fewjoule.energy import Ledger, ShannonLink, link
 from fewjoule.models.model import Model
+from fewjoule.report.run_folder import FORMAT, Summary
 from fewjoule.study.parts import Part
 from fewjoule.study.settings import Study
 
@@ -21,7 +22,7 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 
 def summarise(
     study: Study, model: Model, agents: Sequence[str], data: str, finished: dict[str, Part], ledger: Ledger
-) -> dict[str, Any]:
+) -> Summary:
     """Everything of summary.json. Energies are per seed, quality is over all new tasks and the seeds that went well."""
     metric = "accuracy" if model.loss_name == "cross_entropy" else "loss"
     at = study.evaluation.steps.index(study.evaluation.headline)
@@ -46,8 +47,8 @@ def summarise(
             "uplink_values": _values(part.arrays["uplink_bits"]),
             "downlink_values": _values(part.arrays["downlink_bits"]),
         }
-    return {
-        "format": 1,
+    table = {
+        "format": FORMAT,
         "study": study.name,
         "title": study.title or study.name,
         "metric": metric,
@@ -64,6 +65,7 @@ def summarise(
         "link": _link(study.energy.link),
         "methods": methods,
     }
+    return Summary.model_validate(table)
 
 
 def share_best(finished: dict[str, Part], metric: str, at: int) -> dict[str, float]:

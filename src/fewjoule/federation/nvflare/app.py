@@ -3,7 +3,6 @@
 Both are thin: everything of a run is in `agent`, `server` and `drive`. Jobs name these classes and bring no code.
 """
 
-import fcntl
 import json
 import os
 import sys
@@ -18,18 +17,22 @@ from nvflare.collab import collab
 from fewjoule.errors import InputError
 from fewjoule.federation.agent import AgentRunner
 from fewjoule.federation.drive import Answers, Outcome, drive
-from fewjoule.federation.nvflare.site import agent_data, agent_meter, read_site, say
+from fewjoule.federation.nvflare.site import agent_data, agent_meter, lock, read_site, say
 from fewjoule.federation.nvflare.traffic import Traffic
 from fewjoule.federation.server import ServerRunner
 from fewjoule.federation.spec import read_spec
+from fewjoule.files import use_compile_cache
 
 PING_SECONDS = 4.0
 _MESSAGE, _ERROR = b"\0", b"\1"
 _LONGEST_ERROR = 2000
 
 
-def _leave_with_parent() -> None:
-    """End this process when the site's daemon is gone: its state is on disk, and a new daemon starts a new process."""
+def _prepare_process() -> None:
+    """Have this process end when the site's daemon is gone (its state is on disk, and a new daemon starts a new
+    process), and compute in the calling thread: handing a short round to another thread would cost more than it."""
+    import jax
+
     parent = os.getppid()
 
     def watch() -> None:
@@ -38,13 +41,8 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _compute_in_the_calling_thread() -> None:
-    """A round is short and waited for: handing it to another thread and back would cost more than it."""
-    import jax
-
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
+    use_compile_cache()
 
 
 class FederatedAgent:
@@ -56,8 +54,7 @@ class FederatedAgent:
 
     @collab.init
     def prepare(self) -> None:
-        _leave_with_parent()
-        _compute_in_the_calling_thread()
+        _prepare_process()
         kit = Path(collab.workspace.get_root_dir())
         self._name = str(collab.site_name)
         self._site = read_site(kit)
@@ -78,9 +75,6 @@ class FederatedAgent:
     def _made(self) -> AgentRunner:
         with self._making:
             if self._runner is None:
-                from fewjoule.files import use_compile_cache
-
-                use_compile_cache()
                 data, own = agent_data(self._site)
                 meter, source = agent_meter(self._site)
                 say(f"energy: {source}")
@@ -150,8 +144,7 @@ class FederatedServer:
 
     @collab.main
     def run(self) -> None:
-        _leave_with_parent()
-        _compute_in_the_calling_thread()
+        _prepare_process()
         context = collab.fl_ctx
         engine, job = context.get_engine(), context.get_job_id()
         engine.register_app_command("fewjoule.status", self._status)
@@ -160,9 +153,6 @@ class FederatedServer:
         state = Path(collab.workspace.get_root_dir()) / "state"
         state.mkdir(mode=0o700, exist_ok=True)
         try:
-            from fewjoule.files import use_compile_cache
-
-            use_compile_cache()
             outcome = self._all(state, folder)
         except InputError as error:
             outcome = Outcome("stopped", str(error))
@@ -175,10 +165,8 @@ class FederatedServer:
             spec = read_spec(text)
             place = state / spec.run.hex()
             place.mkdir(mode=0o700, exist_ok=True)
-            with (place / "lock").open("w") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+            with lock(place / "lock") as free:
+                if not free:
                     return Outcome("paused", "another job is still at this run")
                 self._current = server = ServerRunner(spec, state)
                 say(f"run {spec.run.hex()[:8]}: {spec.method.get('method')}, seed {spec.seed}, at {_where(server)}")
@@ -192,7 +180,7 @@ class FederatedServer:
 
     def _status(self, topic: str, data: Any, context: Any) -> dict[str, Any]:
         current = self._current
-        progress = {} if current is None else current.progress()._asdict()
+        progress = {} if current is None else current.status()._asdict()
         agents = [] if current is None else list(current.spec.agents)
         return {
             "progress": _plain(progress),
@@ -216,5 +204,5 @@ def _plain(progress: dict[str, Any]) -> dict[str, Any]:
     return {k: None if isinstance(v, float) and v != v else v for k, v in progress.items()}
 
 
-if sys.platform == "win32":  # fcntl would not have been importable
+if sys.platform == "win32":  # state is locked by fcntl
     raise ImportError("federations run on Linux and macOS.")

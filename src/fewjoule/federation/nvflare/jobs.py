@@ -18,10 +18,16 @@ from fewjoule.federation.spec import Spec
 
 CONNECT_SECONDS = 5.0
 _APP = "fewjoule.federation.nvflare.app"
+_SAME: dict[str, Any] = {"format_version": 2, "task_data_filters": [], "task_result_filters": []}
 
 
 class Away(Exception):  # noqa: N818 - it is a state of the other side, not a mistake
-    """The server cannot be reached just now."""
+    """The server cannot be reached just now, or cannot do what it was asked."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection itself is gone."""
+        return type(self.__cause__).__name__ in ("NoConnection", "SessionClosed")
 
 
 class Operator:
@@ -94,13 +100,11 @@ class Operator:
 
     def heard(self) -> dict[str, float]:
         """When the server last heard of each connected agent, by the server's clock."""
-        return {
-            client.name: float(client.last_connect_time or 0) for client in self._ask("get_system_info").client_info
-        }
+        clients = self._ask("get_system_info").client_info
+        return {client.name: float(client.last_connect_time or 0) for client in clients}
 
     def jobs(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._ask("list_jobs", detailed=True) or []
-        return found
+        return self._ask("list_jobs", detailed=True) or []
 
     def status(self, job: str) -> str:
         return str(self._ask("get_job_meta", job).get("status"))
@@ -110,8 +114,7 @@ class Operator:
         try:
             answer = self._ask("do_app_command", job, "fewjoule.status", None)
         except Away as error:
-            cause = type(error.__cause__).__name__
-            if cause in ("NoConnection", "SessionClosed"):
+            if error.lost:
                 raise
             return None
         return answer if isinstance(answer, dict) else None
@@ -135,7 +138,7 @@ class Operator:
             try:
                 place = Path(str(self._ask("download_job_result", job, folder)))
             except Away as error:
-                if type(error.__cause__).__name__ in ("NoConnection", "SessionClosed"):
+                if error.lost:
                     raise
                 return None, {}
             outcome, results = None, {}
@@ -151,40 +154,31 @@ def write_job(folder: Path, name: str, specs: list[Spec], least: int) -> None:
     """A job folder as NVFlare takes it: names of classes and their settings."""
     config = folder / "app" / "config"
     config.mkdir(parents=True)
-    sites = ["server", *specs[0].agents]
-    meta = {"name": name, "resource_spec": {}, "min_clients": least, "deploy_map": {"app": sites}}
-    filters: dict[str, Any] = {"task_data_filters": [], "task_result_filters": []}
-    server = {
-        "format_version": 2,
-        "workflows": [
-            {
-                "id": "controller",
-                "path": "nvflare.collab.runtime.controller.CollabController",
-                "args": {"server_obj_id": "_server", "collab_obj_ids": [], "props": {}},
-            }
-        ],
-        "components": [
-            {"id": "_server", "path": f"{_APP}.FederatedServer", "args": {"specs": [spec.text() for spec in specs]}}
-        ],
-        **filters,
+    runtime = "nvflare.collab.runtime"
+    nothing: dict[str, Any] = {"collab_obj_ids": [], "props": {}}
+    controller = {"path": f"{runtime}.controller.CollabController", "args": {"server_obj_id": "_server", **nothing}}
+    executor = {"path": f"{runtime}.executor.CollabExecutor", "args": {"client_obj_id": "_client", **nothing}}
+    texts = [spec.text for spec in specs]
+    files = {
+        folder / "meta.json": {
+            "name": name,
+            "resource_spec": {},
+            "min_clients": least,
+            "deploy_map": {"app": ["server", *specs[0].agents]},
+        },
+        config / "config_fed_server.json": {
+            "workflows": [{"id": "controller", **controller}],
+            "components": [{"id": "_server", "path": f"{_APP}.FederatedServer", "args": {"specs": texts}}],
+            **_SAME,
+        },
+        config / "config_fed_client.json": {
+            "executors": [{"tasks": ["*"], "executor": executor}],
+            "components": [{"id": "_client", "path": f"{_APP}.FederatedAgent", "args": {}}],
+            **_SAME,
+        },
     }
-    agent = {
-        "format_version": 2,
-        "executors": [
-            {
-                "tasks": ["*"],
-                "executor": {
-                    "path": "nvflare.collab.runtime.executor.CollabExecutor",
-                    "args": {"client_obj_id": "_client", "collab_obj_ids": [], "props": {}},
-                },
-            }
-        ],
-        "components": [{"id": "_client", "path": f"{_APP}.FederatedAgent", "args": {}}],
-        **filters,
-    }
-    (folder / "meta.json").write_text(json.dumps(meta))
-    (config / "config_fed_server.json").write_text(json.dumps(server))
-    (config / "config_fed_client.json").write_text(json.dumps(agent))
+    for path, content in files.items():
+        path.write_text(json.dumps(content))
 
 
 @contextlib.contextmanager

@@ -12,16 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from fewjoule.errors import InputError
 from fewjoule.federation.drive import Outcome
-from fewjoule.federation.folder import read_result, write_federated_folder
 from fewjoule.federation.nvflare.jobs import Away, Operator
+from fewjoule.federation.results import read_result, write_federated_folder
 from fewjoule.federation.spec import Spec, read_spec
 from fewjoule.federation.study import FederatedStudy, read_federated_study, specs_of
 from fewjoule.files import write_atomically
-from fewjoule.study.parts import host_facts, new_folder
+from fewjoule.study.parts import new_folder
 
 POLL_SECONDS = 1.0
 START_SECONDS = 120.0  # a job that says nothing for this long after its start is given up
@@ -61,9 +59,7 @@ def start_run(study: FederatedStudy, operator: Operator, out: str | None) -> Pat
     """Create the run folder with everything that `follow` and `resume` need."""
     specs = specs_of(study, tuple(operator.facts["agents"]))
     folder = new_folder(study, out)
-    table = {**study.model_dump(mode="json", exclude_none=True), "host": host_facts()}
-    write_atomically(folder / "study.toml", tomli_w.dumps(table).encode(), force=True)
-    _remember(folder, {"federation": operator.facts["federation"], "specs": [s.text() for s in specs], "jobs": []})
+    _remember(folder, {"federation": operator.facts["federation"], "specs": [s.text for s in specs], "jobs": []})
     return folder
 
 
@@ -113,8 +109,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     path = folder / "federation.json"
     if not path.is_file():
         raise InputError(f"{folder} is not the run folder of a federation: it has no federation.json.")
-    facts: dict[str, Any] = json.loads(path.read_text())
-    return facts
+    return json.loads(path.read_text())
 
 
 def _remember(folder: Path, facts: dict[str, Any]) -> None:

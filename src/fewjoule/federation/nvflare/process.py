@@ -5,7 +5,6 @@ The daemon starts one process per run. When this process ends, by a signal or by
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import re
 import signal
@@ -13,12 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fewjoule.errors import InputError
-from fewjoule.federation.nvflare.site import MARK
+from fewjoule.federation.nvflare.site import MARK, lock
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 GRACE_SECONDS = 5.0
@@ -82,7 +80,9 @@ def run_site(kit: Path, command: list[str], out: Callable[[str], None] | None = 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    with _only_one(kit):
+    with lock(kit / ".lock") as free:
+        if not free:
+            raise InputError(f"{kit} is already running on this machine; stop that one first.")
         _adopt_orphans()
         pause = FIRST_PAUSE_SECONDS
         while not stop.is_set():
@@ -104,29 +104,12 @@ def run_site(kit: Path, command: list[str], out: Callable[[str], None] | None = 
     return 0
 
 
-def server_command(kit: Path) -> list[str]:
-    return _command("server.server_train", kit, "fed_server.json", [])
-
-
-def agent_command(kit: Path, name: str) -> list[str]:
-    return _command("client.client_train", kit, "fed_client.json", [f"uid={name}"])
-
-
-def _command(module: str, kit: Path, config: str, more: list[str]) -> list[str]:
-    root = str(kit.resolve())
-    settings = ["secure_train=true", *more, "org=fewjoule", "config_folder=config"]
-    return [
-        sys.executable,
-        "-u",
-        "-m",
-        f"nvflare.private.fed.app.{module}",
-        "-m",
-        root,
-        "-s",
-        config,
-        "--set",
-        *settings,
-    ]
+def daemon_command(kit: Path, agent: str | None = None) -> list[str]:
+    """NVFlare's daemon of this kit: the server's, or that of the agent with this name."""
+    side, uid = ("server", []) if agent is None else ("client", [f"uid={agent}"])
+    program = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{side}.{side}_train"]
+    settings = ["secure_train=true", *uid, "org=fewjoule", "config_folder=config"]
+    return [*program, "-m", str(kit.resolve()), "-s", f"fed_{side}.json", "--set", *settings]
 
 
 def _start(kit: Path, command: list[str]) -> "subprocess.Popen[bytes]":
@@ -181,16 +164,6 @@ def _pump(child: "subprocess.Popen[bytes]", log: Path, show: Callable[[str], Non
 
 def _print_line(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-
-
-@contextlib.contextmanager
-def _only_one(kit: Path) -> Iterator[Any]:
-    with (kit / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{kit} is already running on this machine; stop that one first.") from None
-        yield lock
 
 
 def _adopt_orphans() -> None:

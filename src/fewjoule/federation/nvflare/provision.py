@@ -19,7 +19,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fewjoule.errors import InputError, unknown
+from fewjoule.errors import InputError, is_whole, unknown
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{0,61}[a-zA-Z0-9]")
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?")
@@ -31,37 +31,23 @@ _RIGHTS = {
     "format_version": "1.0",
     "permissions": {
         "lead": {
-            "submit_job": "any",
-            "clone_job": "none",
-            "manage_job": "n:submitter",
-            "download_job": "n:submitter",
-            "view": "any",
-            "operate": "none",
-            "shell_commands": "none",
-            "app_command": "n:submitter",
-            "byoc": "none",
-            "server-predeployed-flwr": "none",
+            **dict.fromkeys(("submit_job", "view"), "any"),
+            **dict.fromkeys(("manage_job", "download_job", "app_command"), "n:submitter"),
+            **dict.fromkeys(("clone_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr"), "none"),
         }
     },
 }
 # One handler to standard output, which `process` writes to the kit's log.txt; NVFlare's own default is five files.
+_FORMAT = {
+    "()": "nvflare.fuel.utils.log_utils.BaseFormatter",
+    "fmt": "%(asctime)s - %(name)s - %(levelname)s - %(message)s",
+}
+_HANDLER = {"class": "logging.StreamHandler", "level": "INFO", "formatter": "plain", "stream": "ext://sys.stdout"}
 _LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {
-        "plain": {
-            "()": "nvflare.fuel.utils.log_utils.BaseFormatter",
-            "fmt": "%(asctime)s - %(name)s - %(levelname)s - %(message)s",
-        }
-    },
-    "handlers": {
-        "consoleHandler": {
-            "class": "logging.StreamHandler",
-            "level": "INFO",
-            "formatter": "plain",
-            "stream": "ext://sys.stdout",
-        }
-    },
+    "formatters": {"plain": _FORMAT},
+    "handlers": {"consoleHandler": _HANDLER},
     "loggers": {
         "root": {"level": "INFO", "handlers": ["consoleHandler"]},
         "nvflare.collab": {"level": "WARNING"},  # two lines for every call
@@ -90,33 +76,39 @@ def read_federation(path: Path) -> Federation:
         raise InputError(f"{path}: no such file; write one with name, agents and [server] name and port.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file: {error}.") from None
-    for key in table:
-        if key not in ("name", "agents", "server"):
-            raise InputError(f"{path}: {unknown('key', key, ('name', 'agents', 'server'))}")
-    server = table.get("server")
+    server: Any = table.get("server")
+    _check_keys(path, "", table, ("name", "agents", "server"))
     if not isinstance(server, dict):
         raise InputError(f"{path}: [server] with name and port is missing.")
-    for key in server:
-        if key not in ("name", "port"):
-            raise InputError(f"{path}: in [server], {unknown('key', key, ('name', 'port'))}")
-    name, agents, host, port = table.get("name"), table.get("agents"), server.get("name"), server.get("port")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InputError(f"{path}: name must be letters, digits and '-', beginning with a letter, got {name!r}.")
-    if not isinstance(host, str) or not _HOST.fullmatch(host):
-        raise InputError(f"{path}: server.name must be a host name or 'localhost', got {host!r}.")
-    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise InputError(f"{path}: server.port must be a whole number from 1 to 65535, got {port!r}.")
-    if not isinstance(agents, list) or not 1 <= len(agents) <= LARGEST_FEDERATION:
-        raise InputError(f"{path}: agents must be a list of 1 to {LARGEST_FEDERATION} names, got {agents!r}.")
-    for agent in agents:
-        if not isinstance(agent, str) or not _NAME.fullmatch(agent) or agent in (*_OWN_FOLDERS, host):
-            raise InputError(
-                f"{path}: an agent's name must be letters, digits and '-', beginning with a letter, "
-                f"and none of {', '.join(_OWN_FOLDERS)} nor the server's name, got {agent!r}."
-            )
+    _check_keys(path, "in [server], ", server, ("name", "port"))
+    given: tuple[Any, ...] = (table.get("name"), server.get("name"), server.get("port"), table.get("agents"))
+    name, host, port, agents = given
+    word, names = "letters, digits and '-', beginning with a letter", agents if isinstance(agents, list) else []
+    checks = [
+        ("name", word, name, _matches(_NAME, name)),
+        ("server.name", "a host name or 'localhost'", host, _matches(_HOST, host)),
+        ("server.port", "a whole number from 1 to 65535", port, is_whole(port) and 1 <= port <= 65535),
+        ("agents", f"a list of 1 to {LARGEST_FEDERATION} names", agents, 1 <= len(names) <= LARGEST_FEDERATION),
+    ]
+    own = f"{word}, and none of {', '.join(_OWN_FOLDERS)} nor the server's name"
+    for agent in names:
+        checks.append(("an agent's name", own, agent, _matches(_NAME, agent) and agent not in (*_OWN_FOLDERS, host)))
+    for key, rule, value, holds in checks:
+        if not holds:
+            raise InputError(f"{path}: {key} must be {rule}, got {value!r}.")
     if len({a.lower() for a in agents}) != len(agents):
         raise InputError(f"{path}: agents' names must differ, got {', '.join(agents)}.")
     return Federation(name, host, port, tuple(agents))
+
+
+def _check_keys(path: Path, where: str, table: dict[str, Any], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            raise InputError(f"{path}: {where}{unknown('key', key, known)}")
+
+
+def _matches(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 def provision(federation: Federation, folder: Path) -> list[Path]:
@@ -140,7 +132,8 @@ def provision(federation: Federation, folder: Path) -> list[Path]:
         kit = folder / site
         shutil.move(produced / sites[site], kit)
         role = site if site in ("server", "operator") else "agent"
-        (kit / "fewjoule.json").write_text(json.dumps(_facts(federation, role, sites[site])))
+        facts = {"role": role, **federation._asdict(), "name": sites[site], "federation": federation.name}
+        (kit / "fewjoule.json").write_text(json.dumps(facts))
         for unused in ("startup/*.sh", "startup/*.ipynb", "**/readme.txt", "local/*.sample", "local/log_config*"):
             for path in kit.glob(unused):
                 path.unlink()
@@ -151,17 +144,6 @@ def provision(federation: Federation, folder: Path) -> list[Path]:
     shutil.rmtree(produced)
     _private(authority)
     return written
-
-
-def _facts(federation: Federation, role: str, name: str) -> dict[str, Any]:
-    return {
-        "role": role,
-        "name": name,
-        "federation": federation.name,
-        "host": federation.host,
-        "port": federation.port,
-        "agents": federation.agents,
-    }
 
 
 def _build(federation: Federation, authority: Path) -> Path:

@@ -1,8 +1,9 @@
 """What a site knows of itself: its kit, its own data and model, its meter, and how it speaks to its log."""
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from jax import Array
 
 from fewjoule.errors import InputError
 from fewjoule.federation.agent import Meter
-from fewjoule.federation.wire import Reading
+from fewjoule.federation.wire import AgentReport
 from fewjoule.tasks.samples import AgentData, Samples
 
 MARK = "fewjoule| "
@@ -20,6 +21,20 @@ MARK = "fewjoule| "
 
 def say(line: str) -> None:
     print(MARK + line, flush=True)
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[bool]:
+    """Hold `path` for this process while the block runs; False where another process holds it."""
+    import fcntl  # not on Windows, from where an operator may work
+
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def read_kit(kit: Path, role: str | None = None) -> dict[str, Any]:
@@ -36,8 +51,7 @@ def read_kit(kit: Path, role: str | None = None) -> dict[str, Any]:
         raise InputError(f"{kit} is the kit of {_a(found)}, {_a(role)}'s kit is needed here.")
     if os.name == "posix" and kit.stat().st_mode & 0o077:
         raise InputError(f"{kit} holds a private key but others may read it; run: chmod -R go= {kit}")
-    result: dict[str, Any] = facts
-    return result
+    return facts
 
 
 def _a(role: str) -> str:
@@ -63,10 +77,9 @@ def read_site(kit: Path) -> dict[str, Any]:
 def agent_data(site: dict[str, Any]) -> tuple[AgentData, Array | None]:
     """The agent's samples and the model it brings, from its own files."""
     from fewjoule.models.weights import read_model
-    from fewjoule.tasks.files import Reading as HowToRead
-    from fewjoule.tasks.files import read_task
+    from fewjoule.tasks.files import Reading, read_task
 
-    train, test = read_task(site["data"], HowToRead())
+    train, test = read_task(site["data"], Reading())
     own = None
     if site["model"]:
         loss = "cross_entropy" if train.y.dtype.kind == "i" else "mse"
@@ -84,10 +97,10 @@ def agent_meter(site: dict[str, Any]) -> tuple[Meter, str]:
 
     choice = auto(device=site["device"]) if site.get("device") else auto()
 
-    def meter(work: Callable[[], Any]) -> tuple[Any, Reading]:
+    def meter(work: Callable[[], Any]) -> tuple[Any, AgentReport]:
         choice.meter.start()
         result = work()
         read = choice.meter.stop()
-        return result, Reading(joules=read.joules, seconds=read.seconds, kind=read.kind, source=read.source)
+        return result, AgentReport(joules=read.joules, seconds=read.seconds, kind=read.kind, source=read.source)
 
     return meter, f"{choice.meter.kind}, {choice.meter.source}"
