@@ -26,8 +26,7 @@ from fewjoule.methods import (
 )
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
-from fewjoule.models.onnx import export
-from fewjoule.models.weights import Loaded, read_model, write_model
+from fewjoule.models.weights import ModelFile, export, read_model, write_model
 from fewjoule.simulate.simulate import Run, Trace, simulate
 from fewjoule.tasks import mnist, sinusoid
 from fewjoule.tasks.files import Folder, Reading, read_agents, read_tasks
@@ -47,10 +46,10 @@ __all__ = [
     "DivergedWarning",
     "Folder",
     "InputError",
-    "Loaded",
     "Local",
     "Method",
     "Model",
+    "ModelFile",
     "Reading",
     "Run",
     "Samples",

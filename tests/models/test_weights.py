@@ -13,7 +13,7 @@ from fewjoule.errors import InputError
 from fewjoule.models.layouts import to_layout
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, mlp, model_from_spec
-from fewjoule.models.weights import named_tensors, read_card, read_header, read_model, save_tensors, write_model
+from fewjoule.models.weights import read_card, read_header, read_model, save_tensors, write_model
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RNG = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def test_a_users_own_model_is_read_with_its_functions(tmp_path: Path) -> None:
 def test_another_layout_is_recognised(model: Model, layout: str, tmp_path: Path) -> None:
     vector = some_weights(model)
     save_file(
-        {k: np.ascontiguousarray(v) for k, v in to_layout(model, named_tensors(model, vector), layout).items()},
+        {k: np.ascontiguousarray(v) for k, v in to_layout(model, model.tensors(vector), layout).items()},
         tmp_path / "m",
     )
     loaded = read_model(tmp_path / "m", model=model)

@@ -24,8 +24,8 @@ def export(
     """Write a model for another runtime: an ONNX graph, or weights with PyTorch's or Flax's names and axes."""
     from fewjoule.errors import unknown
     from fewjoule.files import check_writable
-    from fewjoule.models.onnx import TARGETS
-    from fewjoule.models.onnx import export as write
+    from fewjoule.models.weights import TARGETS
+    from fewjoule.models.weights import export as write
 
     if to not in TARGETS:
         raise unknown("target of --to", to, TARGETS)
