@@ -36,11 +36,11 @@ def load(path: Path, spec: str | None, loss: str | None, layout: str | None) -> 
 
 def reading_of(loaded: Any, target: str | None, divide_by: float | None) -> Any:
     """How the model's files are read: as its card says, unless a flag says otherwise."""
-    from fewjoule.tasks.files import Reading
+    from fewjoule.tasks.files import DataFormat
 
     known = dict(loaded.card.get("reading") or {})
-    known = {key: tuple(v) if isinstance(v, list) else v for key, v in known.items() if key in Reading._fields}
-    reading = Reading(**known)
+    known = {key: tuple(v) if isinstance(v, list) else v for key, v in known.items() if key in DataFormat._fields}
+    reading = DataFormat(**known)
     task = "regression" if loaded.model.loss_name == "mse" else "classification"
     reading = reading._replace(task=task)
     if target is not None:
@@ -188,7 +188,7 @@ def evaluate(
             check_writable(path, force=force)
     wanted = step_list(steps)
     loaded = load(meta, spec, loss, layout)
-    tasks, names = read_tasks(folder, reading_of(loaded, target, divide_by), shots=shots, seed=seed)
+    tasks, names, *_ = read_tasks(folder, reading_of(loaded, target, divide_by), shots=shots, seed=seed)
     with stage(f"fine-tuning to {len(names)} tasks"):
         result = adapt_all(loaded.model, loaded.vector, tasks, steps=wanted, step=step, optimiser=optimiser)
     metric = "accuracy" if loaded.model.loss_name == "cross_entropy" else "loss"

@@ -11,7 +11,7 @@ from jax import Array
 
 from fewjoule.errors import InputError
 from fewjoule.models.model import Model
-from fewjoule.tasks.files import Reading
+from fewjoule.tasks.files import DataFormat
 from fewjoule.training.adapt import Adaptation
 
 CHUNK = 4096
@@ -19,7 +19,7 @@ CHUNK = 4096
 
 
 def predictions(
-    model: Model, vector: Array, x: np.ndarray[Any, Any], reading: Reading, file: str | Path
+    model: Model, vector: Array, x: np.ndarray[Any, Any], reading: DataFormat, file: str | Path
 ) -> tuple[list[str], list[list[Any]]]:
     """Header and rows: the targets of a regression; the class and each class's probability of a classification."""
     program = jax.jit(model.apply)

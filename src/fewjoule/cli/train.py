@@ -45,7 +45,7 @@ def train(
     from fewjoule.methods import method as named_method
     from fewjoule.models.weights import write_model
     from fewjoule.study import train as work
-    from fewjoule.tasks.files import Reading, read_agents
+    from fewjoule.tasks.files import DataFormat, read_agents
     from fewjoule.training.align import MODES
     from fewjoule.training.align import align as align_models
 
@@ -65,7 +65,7 @@ def train(
         energy={"link": link, "meter": meter, "device": device},
     )
     share = (0.2 if chosen.needs_validation else 0.0) if validation is None else validation
-    found = read_agents(folder, Reading(target, task, divide_by), validation=share, seed=seed)
+    found = read_agents(folder, DataFormat(target, task, divide_by), validation=share, seed=seed)
     for path, held in zip(found.files, found.agents.data.validation.mask.sum(-1), strict=True):
         if chosen.needs_validation and not held:
             raise InputError(f"{path}: {method} needs held-out samples; give x_test and y_test, or --validation 0.2.")
@@ -81,14 +81,14 @@ def train(
     report = None
     if run_folder is not None and tasks is not None:
         family = {
-            "folder": str(folder), "new_tasks": str(tasks), "target": target, "task": found.reading.task,
+            "folder": str(folder), "new_tasks": str(tasks), "target": target, "task": found.format.task,
             "divide_by": divide_by, "validation": share, "align": align, "layout": layout,
         }  # fmt: skip
         report = TrainingReport(
-            run_folder, family, found.reading, given.model, init=init, method=method, settings=changes, seed=seed,
+            run_folder, family, found.format, given.model, init=init, method=method, settings=changes, seed=seed,
             local=local, energy=energies, shots=shots, steps=step_list(steps), step=step,
         )  # fmt: skip
-    say(f"{found.reading.task} ({found.why}); model {given.model.spec} ({given.source}), {given.model.size} weights")
+    say(f"{found.format.task} ({found.why}); model {given.model.spec} ({given.source}), {given.model.size} weights")
     for i, kind in given.layouts.items():
         if kind != "fewjoule":
             say(f"{found.models[i]}: {kind} layout, taken as a ReLU net (the file does not name its activation)")
@@ -161,9 +161,9 @@ def _show_agents(found: Any, given: Any) -> None:
     for i, path in enumerate(found.files):
         count, held = int(data.train.mask[i].sum()), int(data.validation.mask[i].sum())
         y = np.asarray(data.train.y[i][:count])
-        if found.reading.task == "classification":
+        if found.format.task == "classification":
             seen = np.unique(y)
-            names = found.reading.classes
+            names = found.format.classes
             what = ", ".join(names[c] if names else str(c) for c in seen[:8]) + (", …" if len(seen) > 8 else "")
         else:
             what = f"{y.min():.3g} to {y.max():.3g}"
@@ -173,7 +173,7 @@ def _show_agents(found: Any, given: Any) -> None:
             loss = float(model.loss(given.vectors[i], samples))
         own = found.models[i].name if found.models[i] else "to be trained"
         rows.append((path.name, count, held, what, own, loss))
-    target = "classes" if found.reading.task == "classification" else "targets"
+    target = "classes" if found.format.task == "classification" else "targets"
     table(("agent", "samples", "held out", target, "model", "local loss"), rows)
 
 

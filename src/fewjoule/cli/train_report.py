@@ -14,7 +14,7 @@ from fewjoule.study.parts import PRETRAINING, Parts
 from fewjoule.study.run import new_folder, prepare, run_study
 from fewjoule.study.settings import EnergySettings, LocalSettings
 from fewjoule.study.train_run import pretraining_part, study_of
-from fewjoule.tasks.files import Reading, read_tasks
+from fewjoule.tasks.files import DataFormat, read_tasks
 
 
 class TrainingReport:
@@ -24,7 +24,7 @@ class TrainingReport:
         self,
         folder: Path,
         family: dict[str, Any],
-        reading: Reading,
+        reading: DataFormat,
         model: Model,
         *,
         init: str,

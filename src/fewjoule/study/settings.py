@@ -19,7 +19,7 @@ from fewjoule.methods import Method, method
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.tasks import files, mnist, sinusoid
-from fewjoule.tasks.samples import Agents, Tasks, stack_seeds
+from fewjoule.tasks.samples import Agents, Tasks, for_seeds
 from fewjoule.training.descent import optimiser
 
 BUILT_IN = ("sinusoid", "mnist")
@@ -99,16 +99,16 @@ class FilesFamily(_Table):
     align: Literal["auto", "always", "never"] = "auto"
     layout: Literal["fewjoule", "pytorch", "flax"] | None = None
 
-    def read(self, seed: int) -> files.Folder:
-        reading = files.Reading(self.target, self.task, self.divide_by)
-        return files.read_agents(self.folder, reading, validation=self.validation, seed=seed)
+    def read(self, seed: int) -> files.AgentFiles:
+        format = files.DataFormat(self.target, self.task, self.divide_by)
+        return files.read_agents(self.folder, format, validation=self.validation, seed=seed)
 
     def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
         found = self.read(seeds[0])
-        tasks, names = files.read_tasks(self.new_tasks, found.reading, shots=evaluation.shots, seed=TASK_SEED)
-        agents = stack_seeds([found.agents] * len(seeds), seeds)
-        data = f"{len(found.files)} agents of {self.folder}, {len(names)} new tasks of {self.new_tasks}"
-        return agents, tasks, data
+        new = files.read_tasks(self.new_tasks, found.format, shots=evaluation.shots, seed=TASK_SEED)
+        agents = for_seeds(lambda seed: found.agents, seeds)
+        data = f"{len(found.files)} agents of {self.folder}, {len(new.names)} new tasks of {self.new_tasks}"
+        return agents, new.tasks, data
 
 
 class ModelSettings(_Table):

@@ -24,7 +24,7 @@ from fewjoule.models.weights import read_model
 from fewjoule.simulate.simulate import Run, Simulation
 from fewjoule.simulate.work import method_flops, training_flops
 from fewjoule.study.settings import LocalSettings
-from fewjoule.tasks.files import Folder
+from fewjoule.tasks.files import AgentFiles
 from fewjoule.training.align import Alignment
 from fewjoule.training.local import Local, train_locally
 
@@ -46,11 +46,13 @@ class LocalModels(NamedTuple):
     trained: tuple[bool, ...]
 
 
-def loss_of(folder: Folder) -> str:
-    return "mse" if folder.reading.task == "regression" else "cross_entropy"
+def loss_of(folder: AgentFiles) -> str:
+    return "mse" if folder.format.task == "regression" else "cross_entropy"
 
 
-def given_models(folder: Folder, spec: str | None = None, *, init: str = "glorot", layout: str | None = None) -> Given:
+def given_models(
+    folder: AgentFiles, spec: str | None = None, *, init: str = "glorot", layout: str | None = None
+) -> Given:
     """The architecture from a spec or from the first agent's weights, and every agent's weights checked against it."""
     paths = {i: path for i, path in enumerate(folder.models) if path is not None}
     where = folder.files[0].parent
@@ -71,7 +73,7 @@ def given_models(folder: Folder, spec: str | None = None, *, init: str = "glorot
 
 
 def local_models(
-    folder: Folder, given: Given, settings: LocalSettings, ledger: Ledger, meter: Metering, *, name: str, seed: int
+    folder: AgentFiles, given: Given, settings: LocalSettings, ledger: Ledger, meter: Metering, *, name: str, seed: int
 ) -> LocalModels:
     """Train the agents without a model, all from one random start; put what that costs on the ledger."""
     agents, model = folder.agents, given.model
@@ -100,7 +102,7 @@ def local_models(
 
 
 def run_method(
-    method: Method, folder: Folder, model: Model, models: Array | None, ledger: Ledger, meter: Metering, *,
+    method: Method, folder: AgentFiles, model: Model, models: Array | None, ledger: Ledger, meter: Metering, *,
     link: str, name: str, seed: int,
 ) -> Run:  # fmt: skip
     """Run the method over the agents; its arithmetic and its radio go on the ledger. A diverged run is an error."""
@@ -136,8 +138,8 @@ def receiving_is_known(link: str) -> bool:
 
 
 def model_card(
-    folder: Folder, given: Given, local: LocalModels | None, alignment: Alignment | None, run: Run, ledger: Ledger, *,
-    link: str, seed: int, settings: LocalSettings,
+    folder: AgentFiles, given: Given, local: LocalModels | None, alignment: Alignment | None, run: Run,
+    ledger: Ledger, *, link: str, seed: int, settings: LocalSettings,
 ) -> dict[str, Any]:  # fmt: skip
     """What the meta-model's file says about itself, beside its architecture and loss."""
     agents: list[dict[str, Any]] = [
@@ -147,9 +149,9 @@ def model_card(
         for agent, loss, trained in zip(agents, local.loss, local.trained, strict=True):
             agent |= {"loss": float(loss), "model": "trained here" if trained else "given"}
     return {
-        "task": folder.reading.task,
-        "classes": list(folder.reading.classes) if folder.reading.classes else None,
-        "reading": folder.reading._asdict(),
+        "task": folder.format.task,
+        "classes": list(folder.format.classes) if folder.format.classes else None,
+        "reading": folder.format._asdict(),
         "method": run.method.describe(),
         "seed": seed,
         "agents": agents,
@@ -209,8 +211,8 @@ def charge_reading(
     )
 
 
-def _outputs(folder: Folder) -> int:
+def _outputs(folder: AgentFiles) -> int:
     y = folder.agents.data.train.y
-    if folder.reading.task == "regression":
+    if folder.format.task == "regression":
         return int(y.shape[-1])
-    return len(folder.reading.classes) if folder.reading.classes else int(y.max()) + 1
+    return len(folder.format.classes) if folder.format.classes else int(y.max()) + 1

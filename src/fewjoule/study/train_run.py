@@ -29,7 +29,7 @@ def pretrain_files(study: Study, family: FilesFamily, model: Model, agents: Agen
     given = given_models(found, study.model.spec, init=study.model.init, layout=family.layout)
     if given.model.loss_name != model.loss_name:
         raise InputError(
-            f"{family.folder} holds a {found.reading.task} task, but model.loss is {model.loss_name}; "
+            f"{family.folder} holds a {found.format.task} task, but model.loss is {model.loss_name}; "
             f"set {given.model.loss_name}."
         )
     missing = [i for i in range(len(agents)) if i not in given.vectors]
