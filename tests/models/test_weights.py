@@ -119,6 +119,16 @@ def test_layers_with_names_are_put_in_the_one_order_that_fits(tmp_path: Path) ->
         read_model(tmp_path / "n", loss="mse")
 
 
+def test_norms_without_numbers_have_no_clear_order(tmp_path: Path) -> None:
+    model = MODELS[2]
+    tensors = to_layout(model, model.tensors(some_weights(model)), "pytorch")
+    for number, name in (("1", "one"), ("5", "two"), ("9", "three"), ("13", "four")):
+        tensors |= {f"{name}.{leaf}": tensors.pop(f"{number}.{leaf}") for leaf in ("weight", "bias")}
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, tmp_path / "m")
+    with pytest.raises(InputError, match=r"order of the layers .*three.* is not clear; number their names"):
+        read_model(tmp_path / "m", model=model)
+
+
 def test_a_square_net_needs_its_layout_said(tmp_path: Path) -> None:
     weight = RNG.normal(size=(3, 3)).astype(np.float32)
     save_file({"weight": weight, "bias": np.zeros(3, np.float32)}, tmp_path / "m")
