@@ -21,8 +21,8 @@ def main(folder: Path) -> dict[int, float]:
     aligned = fewjoule.align(model, local.models, found.agents)
     run = fewjoule.simulate(fewjoule.reptile(rounds=10), model, found.agents, aligned.models)
     fewjoule.write_model(folder / "meta.safetensors", model, run.meta, run.method.describe())
-    tasks, _ = fewjoule.read_tasks(folder / "new", found.reading, shots=20)
-    result = fewjoule.adapt(model, run.meta, tasks, steps=[0, 1, 10])
+    new = fewjoule.read_tasks(folder / "new", found.format, shots=20)
+    result = fewjoule.adapt(model, run.meta, new.tasks, steps=[0, 1, 10])
 
     print(f"barrier of the average: {aligned.barrier_before:.3g}, aligned {aligned.barrier_after:.3g}")
     print("median error on new tasks:", {steps: round(error, 3) for steps, error in result.median().items()})

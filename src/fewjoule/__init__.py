@@ -26,11 +26,10 @@ from fewjoule.methods import (
 )
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
-from fewjoule.models.onnx import export
-from fewjoule.models.weights import Loaded, read_model, write_model
+from fewjoule.models.weights import ModelFile, export, read_model, write_model
 from fewjoule.simulate.simulate import Run, Trace, simulate
 from fewjoule.tasks import mnist, sinusoid
-from fewjoule.tasks.files import Folder, Reading, read_agents, read_tasks
+from fewjoule.tasks.files import AgentFiles, DataFormat, TaskFiles, read_agents, read_tasks
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
 from fewjoule.training.adapt import Adaptation, adapt
 from fewjoule.training.align import Alignment, align
@@ -41,20 +40,21 @@ __all__ = [
     "METHODS",
     "Adaptation",
     "AgentData",
+    "AgentFiles",
     "Agents",
     "Alignment",
     "Codec",
+    "DataFormat",
     "DivergedWarning",
-    "Folder",
     "InputError",
-    "Loaded",
     "LocalModels",
     "Method",
     "Model",
-    "Reading",
+    "ModelFile",
     "Run",
     "Samples",
     "Schedule",
+    "TaskFiles",
     "Tasks",
     "Trace",
     "__version__",

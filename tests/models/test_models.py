@@ -1,5 +1,7 @@
 """Models as pairs of functions over flat vectors."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,8 @@ import optax
 import pytest
 
 import fewjoule as fj
+from fewjoule.models.architecture import conv4_architecture, mlp_architecture
+from fewjoule.models.weights import save_tensors
 from fewjoule.tasks.samples import Samples
 
 
@@ -128,9 +132,51 @@ def test_any_pair_of_functions_is_a_model(agents):
         (lambda: fj.conv4([28, 28, 1], 0), "at least 1"),
         (lambda: fj.model_from_spec("mpl:1-2"), "did you mean 'mlp'"),
         (lambda: fj.model_from_spec("mlp:1-x"), "cannot be read"),
+        (lambda: fj.model_from_spec("mlp:28x28x1-5"), "cannot be read"),
+        (lambda: fj.model_from_spec("conv4:28x28x1-5-64-2"), "cannot be read"),
+        (lambda: fj.conv4([28, 28, 1], 2.5), "at least 1"),
         (lambda: fj.Model(lambda k: jnp.zeros(3, jnp.int32), lambda w, x: x), "floating point"),
     ],
 )
 def test_wrong_models_are_refused(make, match):
     with pytest.raises(fj.InputError, match=match):
         make()
+
+
+@pytest.mark.parametrize(
+    ("spec", "match"),
+    [
+        ("mlp:" + "-".join(["1"] * 20_001), "model 'mlp:1-1-1.*' has 40005 characters"),
+        ("mlp:" + "-".join(["1"] * 102), "at most 100 layers, got 101"),
+        ("mlp:1000000000000-1000000000000", "at most 268435456 are built"),
+        ("mlp:268435456-1", "mlp:268435456-1 has 268435457 weights"),
+        ("conv4:28x28x1-5-1000000000000", "at most 268435456"),
+        ("conv4:1000000000x1000000000x3-5-1", "at most 268435456"),
+        ("mlp:" + "9" * 1900, "sizes must be two or more"),
+        ("x" * 10**6, "1000000 characters"),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_absurd_specs_are_refused_in_one_line_before_memory_is_taken(spec, match, tmp_path):
+    with pytest.raises(fj.InputError, match=match) as caught:
+        fj.model_from_spec(spec)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 5000
+    save_tensors(tmp_path / "m", {"0.weight": np.zeros((1, 1))}, {"fewjoule": json.dumps({"model": spec})})
+    with pytest.raises(fj.InputError, match=match):
+        fj.read_model(tmp_path / "m")
+
+
+def test_the_largest_models_are_described_without_taking_memory():
+    assert mlp_architecture([2**28 - 1, 1]).layers[0].shape == (2**28 - 1, 1)
+    assert len(mlp_architecture([1] * 101).layers) == 100
+
+
+@pytest.mark.parametrize("sides", [(1, 1), (2, 3), (15, 16), (17, 31), (32, 33), (84, 100)])
+def test_conv4_halves_each_side_until_it_is_one(sides):
+    net = conv4_architecture([*sides, 3], 2)
+    height, width = sides
+    for pool in net.pools:
+        assert pool == (2 if height > 1 else 1, 2 if width > 1 else 1)
+        height, width = height // pool[0], width // pool[1]
+    assert net.layers[-1].sides == (height, width)

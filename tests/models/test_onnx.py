@@ -14,8 +14,8 @@ import pytest
 from fewjoule.errors import InputError
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, mlp
-from fewjoule.models.onnx import export, onnx_graph
-from fewjoule.models.weights import read_model
+from fewjoule.models.onnx import onnx_graph
+from fewjoule.models.weights import export, read_model
 
 CASES = [
     (mlp([3, 8, 5, 2]), (3,)),

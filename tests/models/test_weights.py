@@ -13,7 +13,7 @@ from fewjoule.errors import InputError
 from fewjoule.models.layouts import to_layout
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, mlp, model_from_spec
-from fewjoule.models.weights import named_tensors, read_card, read_header, read_model, save_tensors, write_model
+from fewjoule.models.weights import read_card, read_header, read_model, save_tensors, write_model
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RNG = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def test_a_users_own_model_is_read_with_its_functions(tmp_path: Path) -> None:
 def test_another_layout_is_recognised(model: Model, layout: str, tmp_path: Path) -> None:
     vector = some_weights(model)
     save_file(
-        {k: np.ascontiguousarray(v) for k, v in to_layout(model, named_tensors(model, vector), layout).items()},
+        {k: np.ascontiguousarray(v) for k, v in to_layout(model, model.tensors(vector), layout).items()},
         tmp_path / "m",
     )
     loaded = read_model(tmp_path / "m", model=model)
@@ -117,6 +117,16 @@ def test_layers_with_names_are_put_in_the_one_order_that_fits(tmp_path: Path) ->
     save_file(square, tmp_path / "n")
     with pytest.raises(InputError, match="order of the layers a, b is not clear"):
         read_model(tmp_path / "n", loss="mse")
+
+
+def test_norms_without_numbers_have_no_clear_order(tmp_path: Path) -> None:
+    model = MODELS[2]
+    tensors = to_layout(model, model.tensors(some_weights(model)), "pytorch")
+    for number, name in (("1", "one"), ("5", "two"), ("9", "three"), ("13", "four")):
+        tensors |= {f"{name}.{leaf}": tensors.pop(f"{number}.{leaf}") for leaf in ("weight", "bias")}
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, tmp_path / "m")
+    with pytest.raises(InputError, match=r"order of the layers .*three.* is not clear; number their names"):
+        read_model(tmp_path / "m", model=model)
 
 
 def test_a_square_net_needs_its_layout_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fewjoule.errors import InputError
-from fewjoule.tasks.files import Reading, read_agents, read_inputs, read_task, read_tasks
+from fewjoule.tasks.files import DataFormat, read_agents, read_inputs, read_task, read_tasks
 from fewjoule.tasks.readers import read_table
 
 X = np.arange(12.0).reshape(6, 2)
@@ -32,9 +32,9 @@ def test_npz_csv_and_parquet_of_the_same_samples_are_the_same_agent(tmp_path: Pa
     table = pyarrow.table({"left": X[:, 0], "kind": LABELS, "right": X[:, 1]})
     pyarrow.parquet.write_table(table, folders[2] / "a.parquet")
     for folder in folders:
-        read = read_agents(folder, Reading(target="kind"))
+        read = read_agents(folder, DataFormat(target="kind"))
         assert read.agents.names == ("a",)
-        assert read.reading.task == "classification"
+        assert read.format.task == "classification"
         assert read.why == "the targets are whole numbers"
         np.testing.assert_array_equal(read.agents.data.train.x[0], X)
         np.testing.assert_array_equal(read.agents.data.train.y[0], LABELS)
@@ -44,20 +44,20 @@ def test_text_targets_become_the_same_numbers_for_all_agents(tmp_path: Path) -> 
     save(tmp_path / "a.npz", y=["cat", "dog"] * 3)
     save(tmp_path / "b.npz", y=["bird", "dog"] * 3)
     read = read_agents(tmp_path)
-    assert read.reading.classes == ("bird", "cat", "dog")
+    assert read.format.classes == ("bird", "cat", "dog")
     np.testing.assert_array_equal(read.agents.data.train.y, [[1, 2] * 3, [0, 2] * 3])
     save(tmp_path / "new.npz", y=["fish"] * 6)
     with pytest.raises(InputError, match=r"new.npz: unknown class 'fish'; the classes are bird, cat, dog"):
-        read_task(tmp_path / "new.npz", read.reading)
+        read_task(tmp_path / "new.npz", read.format)
 
 
 def test_the_task_is_told_by_type_or_by_flag(tmp_path: Path) -> None:
     save(tmp_path / "a.npz", y=LABELS.astype(float))
-    assert read_agents(tmp_path).reading.task == "regression"
-    as_classes = read_agents(tmp_path, Reading(task="classification"))
+    assert read_agents(tmp_path).format.task == "regression"
+    as_classes = read_agents(tmp_path, DataFormat(task="classification"))
     np.testing.assert_array_equal(as_classes.agents.data.train.y[0], LABELS)
     save(tmp_path / "b.npz")
-    assert read_agents(tmp_path, Reading(task="regression")).agents.data.train.y.shape == (2, 6, 1)
+    assert read_agents(tmp_path, DataFormat(task="regression")).agents.data.train.y.shape == (2, 6, 1)
 
 
 def test_columns_may_stand_in_another_order(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_columns_may_stand_in_another_order(tmp_path: Path) -> None:
     read = read_agents(tmp_path)
     np.testing.assert_array_equal(read.agents.data.train.x, [[[1, 2]], [[1, 2]]])
     (tmp_path / "in.csv").write_text("q,p\n8,9\n")
-    np.testing.assert_array_equal(read_inputs(tmp_path / "in.csv", read.reading), [[9, 8]])
+    np.testing.assert_array_equal(read_inputs(tmp_path / "in.csv", read.format), [[9, 8]])
 
 
 def test_held_out_samples_come_from_the_file_or_from_a_share(tmp_path: Path) -> None:
@@ -81,25 +81,27 @@ def test_held_out_samples_come_from_the_file_or_from_a_share(tmp_path: Path) -> 
 
 def test_inputs_are_scaled_the_same_everywhere(tmp_path: Path) -> None:
     save(tmp_path / "a.npz", x=np.full((6, 4), 255, np.uint8), x_test=np.full((1, 4), 51, np.uint8), y_test=[1])
-    reading = Reading(divide_by=255)
-    data = read_agents(tmp_path, reading).agents.data
+    format = DataFormat(divide_by=255)
+    data = read_agents(tmp_path, format).agents.data
     np.testing.assert_allclose(data.train.x, 1)
     np.testing.assert_allclose(data.validation.x, 0.2)
-    np.testing.assert_allclose(read_inputs(tmp_path / "a.npz", reading), 1)
+    np.testing.assert_allclose(read_inputs(tmp_path / "a.npz", format), 1)
 
 
 def test_tasks_are_split_by_shots_per_class(tmp_path: Path) -> None:
     save(tmp_path / "a.npz", x=np.arange(30), y=np.repeat([0, 1, 2], 10))
     save(tmp_path / "b.npz", x=np.arange(9), y=[0] * 9, x_test=[1], y_test=[0])
-    tasks, names = read_tasks(tmp_path, Reading(), shots=4)
+    tasks, names, files, format = read_tasks(tmp_path, DataFormat(), shots=4)
     assert names == ("a", "b")
+    assert files == (tmp_path / "a.npz", tmp_path / "b.npz")
+    assert format.task == "classification"
     np.testing.assert_array_equal(np.bincount(np.asarray(tasks.support.y[0])), [4, 4, 4])
     np.testing.assert_array_equal(tasks.query.mask.sum(1), [18, 1])
     assert not set(np.asarray(tasks.support.x[0]).ravel()) & set(np.asarray(tasks.query.x[0][:18]).ravel())
     with pytest.raises(InputError, match=r"a.npz has no held-out samples .* by --shots"):
-        read_tasks(tmp_path, Reading())
+        read_tasks(tmp_path, DataFormat())
     with pytest.raises(InputError, match="lower --shots"):
-        read_tasks(tmp_path, Reading(), shots=10)
+        read_tasks(tmp_path, DataFormat(), shots=10)
 
 
 def nothing(folder: Path) -> None:
@@ -273,9 +275,9 @@ def test_other_complaints(tmp_path: Path) -> None:
         read_table(tmp_path / "none.npz")
     save(tmp_path / "a.npz")
     with pytest.raises(InputError, match="unknown task 'regresion'; did you mean 'regression'"):
-        read_agents(tmp_path, Reading(task="regresion"))
+        read_agents(tmp_path, DataFormat(task="regresion"))
     with pytest.raises(InputError, match="divide-by must be above 0"):
-        read_agents(tmp_path, Reading(divide_by=0))
+        read_agents(tmp_path, DataFormat(divide_by=0))
     with pytest.raises(InputError, match="validation must be a share"):
         read_agents(tmp_path, validation=1)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fewjoule.errors import InputError
-from fewjoule.tasks import mnist
+from fewjoule.tasks import mnist, sinusoid
 
 SHARED = Path(os.environ.get("FEWJOULE_SHARED", Path(__file__).parents[3] / "shared")) / "data/mnist"
 needs_original = pytest.mark.skipif(not SHARED.is_dir(), reason="the original MNIST files are not beside the project")
@@ -71,7 +71,32 @@ def test_seeds_change_the_agents_but_not_their_order(images):
     assert np.array_equal(swapped.data.train.x[1], one.data.train.x[0])
 
 
+def test_trial_20_a_seed_of_any_whole_number_type_is_one_seed(images):
+    plain, numpy = mnist.agents(images, seed=1), mnist.agents(images, seed=np.int64(1))
+    assert numpy.seeds is None
+    assert np.array_equal(plain.data.train.x, numpy.data.train.x)
+    assert mnist.agents(images, seed=np.arange(2)).seeds == (0, 1)
+    one, two = (mnist.new_tasks(2, images, seed=s) for s in (1, np.int64(1)))
+    assert np.array_equal(one.query.x, two.query.x)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, [], [1, 1], 2**32, "one"])
+def test_trial_20_a_wrong_seed_is_refused_as_in_the_sinusoid_family(images, seed):
+    for family in (sinusoid.agents, lambda seed: mnist.agents(images, seed=seed)):
+        with pytest.raises(InputError, match="seed"):
+            family(seed=seed)
+
+
+def test_trial_20_new_tasks_refuse_a_wrong_seed(images):
+    for family in (sinusoid.new_tasks, lambda count, seed: mnist.new_tasks(count, images, seed=seed)):
+        for seed in (-1, [1, 2]):
+            with pytest.raises(InputError, match="seed"):
+                family(1, seed=seed)
+
+
 def test_bad_settings_are_refused(images):
+    with pytest.raises(InputError, match="validation at least 0, got 400 and -1"):
+        mnist.agents(images, validation=-1)
     with pytest.raises(InputError, match="fewer than 5000"):
         mnist.agents(images, samples=5000)
     with pytest.raises(InputError, match="digits of an agent"):

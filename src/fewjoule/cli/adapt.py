@@ -11,21 +11,21 @@ from fewjoule.cli.options import (
     Force,
     Layout,
     Loss,
+    MetaFile,
     MeterName,
-    ModelFile,
     Optimiser,
     Spec,
     Step,
     Target,
+    format_of,
     load,
-    reading_of,
     writable,
 )  # fmt: skip
 from fewjoule.cli.screen import say, show_energy, stage, table
 
 
 def adapt(
-    meta: ModelFile,
+    meta: MetaFile,
     new: Annotated[Path, typer.Argument(help="The new task's samples: .npz, .csv or .parquet.")],
     steps: Annotated[int, typer.Option(help="Fine-tuning steps (at most, with --choose).")] = 10,
     step: Step = 0.01,
@@ -65,10 +65,10 @@ def adapt(
     positive("step", step)
     named_optimiser(optimiser, step)
     loaded = load(meta, spec, loss, layout)
-    model, reading = loaded.model, reading_of(loaded, target, divide_by)
-    support, held = read_task(new, reading)
+    model, form = loaded.model, format_of(loaded, target, divide_by)
+    support, held = read_task(new, form)
     if test is not None:
-        held = read_task(test, reading)[0]
+        held = read_task(test, form)[0]
     for path, samples in ((new, support), (test or new, held)):
         try:
             if samples is not None:
@@ -113,7 +113,7 @@ def adapt(
     ledger = Ledger()
     ledger.add_reading(spent, method="adapt", seed=seed, phase="adaptation", flops=flops)
     energy = energy_table(ledger)
-    card = {**loaded.card, "reading": reading._asdict(), "adapted": adapted}
+    card = {**loaded.card, "reading": form._asdict(), "adapted": adapted}
     card["energy"] = [*(loaded.card.get("energy") or []), *energy]
     write_model(output, model, done.models[0], card, force=force)
     show_energy(energy, None)

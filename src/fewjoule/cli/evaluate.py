@@ -13,15 +13,15 @@ from fewjoule.cli.options import (
     Force,
     Layout,
     Loss,
-    ModelFile,
+    MetaFile,
     Optimiser,
     Shots,
     Spec,
     Step,
     Steps,
     Target,
+    format_of,
     load,
-    reading_of,
     step_list,
     writable,
 )  # fmt: skip
@@ -29,7 +29,7 @@ from fewjoule.cli.screen import say, short, stage, table
 
 
 def evaluate(
-    meta: ModelFile,
+    meta: MetaFile,
     folder: Annotated[Path, typer.Argument(help="One file per new task; x_test and y_test judge, or give --shots.")],
     shots: Shots = None,
     steps: Steps = "0,1,5,10,50",
@@ -53,7 +53,7 @@ def evaluate(
     writable(output, cdf, force=force)
     wanted = step_list(steps)
     loaded = load(meta, spec, loss, layout)
-    tasks, names = read_tasks(folder, reading_of(loaded, target, divide_by), shots=shots, seed=seed)
+    tasks, names, *_ = read_tasks(folder, format_of(loaded, target, divide_by), shots=shots, seed=seed)
     with stage(f"fine-tuning to {len(names)} tasks"):
         result = adapt(loaded.model, loaded.vector, tasks, steps=wanted, step=step, optimiser=optimiser)
     metric = "accuracy" if loaded.model.loss_name == "cross_entropy" else "loss"

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from fewjoule.cli.options import Force, Layout, Loss, ModelFile, Spec, load, writable
+from fewjoule.cli.options import Force, Layout, Loss, MetaFile, Spec, load, writable
 from fewjoule.cli.screen import pairs, say, show_energy, table
 
 SUFFIX = {"onnx": ".onnx", "pytorch": ".pytorch.safetensors", "flax": ".flax.safetensors"}
 
 
 def export(
-    file: ModelFile,
+    file: MetaFile,
     to: Annotated[str, typer.Option(help="onnx, pytorch or flax.")] = "onnx",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: FILE.onnx, ...")] = None,
     spec: Spec = None,
@@ -23,8 +23,8 @@ def export(
 ) -> None:
     """Write a model for another runtime: an ONNX graph, or weights with PyTorch's or Flax's names and axes."""
     from fewjoule.errors import unknown
-    from fewjoule.models.onnx import TARGETS
-    from fewjoule.models.onnx import export as write
+    from fewjoule.models.weights import TARGETS
+    from fewjoule.models.weights import export as write
 
     if to not in TARGETS:
         raise unknown("target of --to", to, TARGETS)
@@ -36,7 +36,7 @@ def export(
 
 
 def show(
-    file: ModelFile,
+    file: MetaFile,
     as_json: Annotated[bool, typer.Option("--json", help="The card as JSON, for scripts.")] = False,
 ) -> None:
     """Show a model's card and tensors; no weights are read."""

@@ -8,7 +8,7 @@ import typer
 
 from fewjoule.errors import InputError
 
-ModelFile = Annotated[Path, typer.Argument(help="A model: .safetensors of fewjoule, PyTorch or Flax.")]
+MetaFile = Annotated[Path, typer.Argument(help="A model: .safetensors of fewjoule, PyTorch or Flax.")]
 Spec = Annotated[str | None, typer.Option("--model", help="Architecture, where the file has no fewjoule card.")]
 Loss = Annotated[str | None, typer.Option(help="mse or cross_entropy, where the file has no fewjoule card.")]
 Layout = Annotated[str | None, typer.Option(help="pytorch, flax or fewjoule, where the weights do not tell.")]
@@ -37,15 +37,15 @@ def load(path: Path, spec: str | None, loss: str | None, layout: str | None) -> 
     return read_model(path, model=model, loss=loss, layout=layout)
 
 
-def reading_of(loaded: Any, target: str | None, divide_by: float | None) -> Any:
+def format_of(loaded: Any, target: str | None, divide_by: float | None) -> Any:
     """How the model's files are read: as its card says, unless a flag says otherwise."""
-    from fewjoule.tasks.files import Reading
+    from fewjoule.tasks.files import DataFormat
 
     known = dict(loaded.card.get("reading") or {})
-    known = {key: tuple(v) if isinstance(v, list) else v for key, v in known.items() if key in Reading._fields}
+    known = {key: tuple(v) if isinstance(v, list) else v for key, v in known.items() if key in DataFormat._fields}
     known["task"] = "regression" if loaded.model.loss_name == "mse" else "classification"
     changes: dict[str, Any] = {"target": target, "divide_by": divide_by}
-    return Reading(**known | {key: value for key, value in changes.items() if value is not None})
+    return DataFormat(**known | {key: value for key, value in changes.items() if value is not None})
 
 
 def writable(*paths: Path | None, force: bool) -> None:

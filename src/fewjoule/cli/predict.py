@@ -12,11 +12,11 @@ from fewjoule.cli.options import (
     Force,
     Layout,
     Loss,
-    ModelFile,
+    MetaFile,
     Spec,
     Target,
+    format_of,
     load,
-    reading_of,
     writable,
 )  # fmt: skip
 from fewjoule.cli.screen import say, short
@@ -27,7 +27,7 @@ CHUNK = 4096
 
 
 def predict(
-    file: ModelFile,
+    file: MetaFile,
     inputs: Annotated[Path, typer.Argument(help="Inputs: .npz with x, .csv or .parquet; a target is left aside.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A CSV file; else the screen.")] = None,
     target: Target = None,
@@ -43,8 +43,8 @@ def predict(
 
     writable(output, force=force)
     loaded = load(file, spec, loss, layout)
-    reading = reading_of(loaded, target, divide_by)
-    header, rows = predictions(loaded.model, loaded.vector, read_inputs(inputs, reading), reading, inputs)
+    form = format_of(loaded, target, divide_by)
+    header, rows = predictions(loaded.model, loaded.vector, read_inputs(inputs, form), form, inputs)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -56,7 +56,7 @@ def predict(
         say(f"{len(rows)} predictions: {output}")
 
 
-def predictions(model: Any, vector: Any, x: Any, reading: Any, file: Path) -> tuple[list[str], list[list[Any]]]:
+def predictions(model: Any, vector: Any, x: Any, form: Any, file: Path) -> tuple[list[str], list[list[Any]]]:
     """Header and rows: the targets of a regression; the class and each class's probability of a classification."""
     import jax
     import jax.numpy as jnp
@@ -69,11 +69,11 @@ def predictions(model: Any, vector: Any, x: Any, reading: Any, file: Path) -> tu
         raise InputError(f"{file} has inputs of shape {list(x.shape[1:])}, which {model} does not take.") from error
     outputs = np.concatenate(parts)
     if model.loss_name == "mse":
-        names = [name.strip() for name in reading.target.split(",")]
+        names = [name.strip() for name in form.target.split(",")]
         if len(names) != outputs.shape[1]:
-            names = [f"{reading.target}_{i}" for i in range(outputs.shape[1])]
+            names = [f"{form.target}_{i}" for i in range(outputs.shape[1])]
         return names, [[short(v) for v in row] for row in outputs]
-    classes = list(reading.classes or map(str, range(outputs.shape[1])))
+    classes = list(form.classes or map(str, range(outputs.shape[1])))
     classes += [str(i) for i in range(len(classes), outputs.shape[1])]
     chances = np.asarray(jax.nn.softmax(outputs, axis=-1))
     header = ["class", *(f"p_{name}" for name in classes)]

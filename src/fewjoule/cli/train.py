@@ -97,7 +97,7 @@ def train(
         known = {key: value for key, value in known.items() if value is not None}
         changes = {"weights": own.model.size, **known, **changes}
     if tasks is not None:
-        read_tasks(tasks, own.files.reading, shots=shots)  # says which file lacks x_test where shots are not given
+        read_tasks(tasks, own.files.format, shots=shots)  # says which file lacks x_test where shots are not given
     prepared = prepare(own_study(tables, folder=folder, method=method, settings=changes, seed=seed, where=where), own)
     files.use_compile_cache()
     _show_agents(own)
@@ -148,7 +148,7 @@ def _show_agents(own: "OwnAgents") -> None:
     import numpy as np
 
     found, model, data = own.files, own.model, own.files.agents.data
-    say(f"{found.reading.task} ({found.why}); model {model.spec} ({own.source}), {model.size} weights")
+    say(f"{found.format.task} ({found.why}); model {model.spec} ({own.source}), {model.size} weights")
     for i, kind in own.layouts.items():
         if kind != "fewjoule":
             say(f"{found.models[i]}: {kind} layout, taken as a ReLU net (the file does not name its activation)")
@@ -156,9 +156,9 @@ def _show_agents(own: "OwnAgents") -> None:
     for i, path in enumerate(found.files):
         count, held = int(data.train.mask[i].sum()), int(data.validation.mask[i].sum())
         y = np.asarray(data.train.y[i][:count])
-        if found.reading.task == "classification":
+        if found.format.task == "classification":
             seen = np.unique(y)
-            names = found.reading.classes
+            names = found.format.classes
             what = ", ".join(names[c] if names else str(c) for c in seen[:8]) + (", …" if len(seen) > 8 else "")
         else:
             what = f"{y.min():.3g} to {y.max():.3g}"
@@ -168,5 +168,5 @@ def _show_agents(own: "OwnAgents") -> None:
             loss = float(model.loss(own.vectors[i], samples))
         mine = found.models[i]
         rows.append((path.name, count, held, what, mine.name if mine else "to be trained", loss))
-    target = "classes" if found.reading.task == "classification" else "targets"
+    target = "classes" if found.format.task == "classification" else "targets"
     table(("agent", "samples", "held out", target, "model", "local loss"), rows)

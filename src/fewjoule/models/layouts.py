@@ -10,155 +10,181 @@ PyTorch's dense layer after a convolution counts its inputs channels first; the 
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fewjoule.errors import InputError
+from fewjoule.models.architecture import LayerShape
 from fewjoule.models.model import Model
-from fewjoule.models.nets import Mlp, architecture
 
-LAYOUTS = ("fewjoule", "pytorch", "flax")
+WEIGHT_NAMES = {  # what the weight of a layer is called; a bias is a bias everywhere
+    "fewjoule": {"dense": "weight", "conv": "weight", "norm": "gain"},
+    "pytorch": {"dense": "weight", "conv": "weight", "norm": "weight"},
+    "flax": {"dense": "kernel", "conv": "kernel", "norm": "scale"},
+}
+LAYOUTS = tuple(WEIGHT_NAMES)
+FLAX_MODULES = {"dense": "Dense", "conv": "Conv", "norm": "GroupNorm"}
+KINDS = {1: "norm", 2: "dense", 4: "conv"}  # by the number of axes of the weight
 Shapes = Mapping[str, tuple[int, ...]]
-Convert = Callable[[np.ndarray], np.ndarray]
-_MAIN = {"weight": ("fewjoule", "pytorch"), "kernel": ("flax",), "gain": ("fewjoule",), "scale": ("flax",)}
-_KINDS = {1: "norm", 2: "dense", 4: "conv"}
 
 
-class _Layer(NamedTuple):
+class _FileLayer(NamedTuple):
     prefix: str
-    main: str  # full name of the weight, kernel, gain or scale
+    leaf: str  # weight, kernel, gain or scale
+    weight: str  # its full name
     bias: str
     shape: tuple[int, ...]
     outputs: int  # length of the bias
 
+    @property
+    def kind(self) -> str:
+        return KINDS[len(self.shape)]
 
-def fit_tensors(
-    file: str, shapes: Shapes, metadata: Mapping[str, str], model: Model, layout: str | None
-) -> tuple[list[str], list[Convert], str]:
-    """The file's name for each tensor of the model in flat order, how to turn it to this layout, and whose it was."""
-    own = dict(zip(model.tensor_names(), model.tensor_shapes(), strict=True))
-    if layout == "fewjoule" or not model.spec:
-        _check_names(file, shapes, own)
-        _check_shapes(file, shapes, list(own), list(own.values()))
-        return list(own), [_same] * len(own), "fewjoule"
-    layers = _layers(file, shapes)
-    layout = _layout_of(file, layers, metadata, layout)
-    if layout == "fewjoule":
-        return fit_tensors(file, shapes, metadata, model, layout)
-    names: list[str] = []
-    for convs, norms, dense in _by_position(file, layers, model, layout):
-        for layer in (*convs, *norms, *dense):
-            names += [layer.main, layer.bias]
-    blank = {name: np.broadcast_to(np.float32(0), shape) for name, shape in own.items()}
-    wanted = [tensor.shape for tensor in to_layout(model, blank, layout).values()]
-    _check_shapes(file, shapes, names, wanted)
-    return names, _converters(model, layout), layout
+    def inputs(self, layout: str) -> int:
+        if self.kind == "norm":
+            return self.outputs
+        return self.shape[1] if layout == "pytorch" else self.shape[-2]
 
 
-def infer_spec(file: str, shapes: Shapes, metadata: Mapping[str, str], layout: str | None) -> str:
-    """The spec of a dense net from its shapes alone; a convolution net's image size is not in its weights."""
-    layers = _layers(file, shapes)
-    if any(kind in layers for kind in ("conv", "norm")):
-        raise InputError(
-            f"{file} holds a convolution net, whose image size its weights do not tell; give --model conv4:…"
-        )
-    layout = _layout_of(file, layers, metadata, layout)
-    ordered = _ordered(file, layers["dense"], layout)
-    for one, two in itertools.pairwise(ordered):
-        if one.outputs != _inputs(two, layout):
-            raise InputError(
-                f"{file}: layer {two.prefix!r} takes {_inputs(two, layout)} inputs but {one.prefix!r} before it gives "
-                f"{one.outputs}; check the layers' order or give --model."
-            )
-    return "mlp:" + "-".join(str(n) for n in (_inputs(ordered[0], layout), *(layer.outputs for layer in ordered)))
+def check_layout(layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise InputError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}.")
 
 
 def to_layout(model: Model, tensors: Mapping[str, np.ndarray], layout: str) -> dict[str, np.ndarray]:
     """The tensors of a model under the names and axes of PyTorch's nn.Sequential, or of Flax's compact modules."""
-    if layout not in LAYOUTS:
-        raise InputError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}.")
+    check_layout(layout)
     if layout == "fewjoule":
         return dict(tensors)
-    shape = architecture(model)
+    numbers = {kind: itertools.count() for kind in FLAX_MODULES}
     values = iter(tensors.values())
     out: dict[str, np.ndarray] = {}
-    if isinstance(shape, Mlp):
-        for i in range(len(shape.sizes) - 1):
-            weight, bias = next(values), next(values)
-            if layout == "pytorch":
-                out |= {f"{2 * i}.weight": weight.T, f"{2 * i}.bias": bias}
-            else:
-                out |= {f"Dense_{i}.kernel": weight, f"Dense_{i}.bias": bias}
-        return out
-    for i in range(4):
-        weight, bias, gain, shift = (next(values) for _ in range(4))
+    for layer in model.architecture.layers:
+        weight, bias = next(values), next(values)
         if layout == "pytorch":
-            out |= {f"{4 * i}.weight": weight.transpose(3, 2, 0, 1), f"{4 * i}.bias": bias}
-            out |= {f"{4 * i + 1}.weight": gain, f"{4 * i + 1}.bias": shift}
+            prefix, weight = str(layer.place), _to_pytorch(layer, weight)
         else:
-            out |= {f"Conv_{i}.kernel": weight, f"Conv_{i}.bias": bias}
-            out |= {f"GroupNorm_{i}.scale": gain, f"GroupNorm_{i}.bias": shift}
-    weight, bias = next(values), next(values)
-    if layout == "flax":
-        return out | {"Dense_0.kernel": weight, "Dense_0.bias": bias}
-    channels_last = weight.reshape(*shape.sides, shape.filters, shape.classes)
-    return out | {"17.weight": channels_last.transpose(3, 2, 0, 1).reshape(shape.classes, -1), "17.bias": bias}
+            prefix = f"{FLAX_MODULES[layer.kind]}_{next(numbers[layer.kind])}"
+        out |= {f"{prefix}.{WEIGHT_NAMES[layout][layer.kind]}": weight, f"{prefix}.bias": bias}
+    return out
 
 
-def _layers(file: str, shapes: Shapes) -> dict[str, list[_Layer]]:
-    """The file's layers by kind; a name that belongs to none is an error."""
+def from_layout(model: Model, tensors: Sequence[np.ndarray], layout: str) -> list[np.ndarray]:
+    """Tensors in the model's flat order, with the axes of another layout, as this package has them."""
+    if layout != "pytorch":
+        return list(tensors)
+    pairs = zip(model.architecture.layers, tensors[::2], tensors[1::2], strict=True)
+    return [tensor for layer, weight, bias in pairs for tensor in (_from_pytorch(layer, weight), bias)]
+
+
+def _to_pytorch(layer: LayerShape, weight: np.ndarray) -> np.ndarray:
+    if layer.kind == "norm":
+        return weight
+    turned = weight.reshape(*layer.sides, layer.inputs, layer.outputs).transpose(3, 2, 0, 1)
+    return turned if layer.kind == "conv" else turned.reshape(layer.outputs, -1)
+
+
+def _from_pytorch(layer: LayerShape, weight: np.ndarray) -> np.ndarray:
+    if layer.kind == "norm":
+        return weight
+    turned = weight.reshape(layer.outputs, layer.inputs, *layer.sides)
+    return turned.transpose(2, 3, 1, 0).reshape(layer.shape)
+
+
+def fit_tensors(
+    file: str, shapes: Shapes, metadata: Mapping[str, str], model: Model, layout: str | None
+) -> tuple[list[str], str]:
+    """The file's name for each tensor of the model in flat order, and whose layout they have."""
+    own = dict(zip(model.tensor_names(), model.tensor_shapes(), strict=True))
+    if not model.spec:  # a user's own functions: the names must be theirs
+        layout = "fewjoule"
+    elif layout != "fewjoule":
+        found = _layers(file, shapes)
+        layout = _layout_of(file, found, metadata, layout)
+    if layout == "fewjoule":
+        _check_names(file, shapes, own)
+        names = list(own)
+    else:
+        names = [name for layer in _in_order(file, found, model, layout) for name in (layer.weight, layer.bias)]
+    blank = {name: np.broadcast_to(np.float32(0), shape) for name, shape in own.items()}  # takes no memory
+    for name, tensor in zip(names, to_layout(model, blank, layout).values(), strict=True):
+        if shapes[name] != tensor.shape:
+            raise InputError(
+                f"{file}: tensor {name!r} has shape {shapes[name]}, the model needs {tensor.shape}; give the model "
+                "that was trained."
+            )
+    return names, layout
+
+
+def dense_sizes(file: str, shapes: Shapes, metadata: Mapping[str, str], layout: str | None) -> list[int]:
+    """The sizes of a dense net from its shapes alone; a convolution net's image size is not in its weights."""
+    layers = _layers(file, shapes)
+    if any(layer.kind != "dense" for layer in layers):
+        raise InputError(
+            f"{file} holds a convolution net, whose image size its weights do not tell; give --model conv4:…"
+        )
+    layout = _layout_of(file, layers, metadata, layout)
+    ordered = _ordered(file, layers, layout)
+    for one, two in itertools.pairwise(ordered):
+        if one.outputs != two.inputs(layout):
+            raise InputError(
+                f"{file}: layer {two.prefix!r} takes {two.inputs(layout)} inputs but {one.prefix!r} before it gives "
+                f"{one.outputs}; check the layers' order or give --model."
+            )
+    return [ordered[0].inputs(layout), *(layer.outputs for layer in ordered)]
+
+
+def _layers(file: str, shapes: Shapes) -> list[_FileLayer]:
+    """The file's layers; a name that belongs to none is an error."""
+    known = {"bias"}.union(*(names.values() for names in WEIGHT_NAMES.values()))
     parts: dict[str, dict[str, str]] = {}
     for name in shapes:
-        prefix, leaf = re.fullmatch(r"(?:(.*)[./])?([^./]*)", name).groups()  # type: ignore[union-attr]
+        prefix, _, leaf = name.replace("/", ".").rpartition(".")
         if leaf in ("running_mean", "running_var", "num_batches_tracked"):
             raise InputError(
                 f"{file}: tensor {name!r} belongs to a batch normalisation, which fewjoule's nets do not have; use a "
                 "normalisation of each sample, torch.nn.GroupNorm(1, channels)."
             )
-        if leaf != "bias" and leaf not in _MAIN:
+        if leaf not in known:
             raise InputError(f"{file}: unknown tensor name {name!r}; names must end in weight, kernel, scale or bias.")
-        parts.setdefault(prefix or "", {})[leaf] = name
-    layers: dict[str, list[_Layer]] = {}
+        parts.setdefault(prefix, {})[leaf] = name
+    layers = []
     for prefix, leaves in parts.items():
-        mains = [leaf for leaf in leaves if leaf != "bias"]
-        if len(mains) != 1 or "bias" not in leaves:
+        if len(leaves) != 2 or "bias" not in leaves:
             raise InputError(
                 f"{file}: layer {prefix!r} must have one weight and one bias, got {', '.join(leaves.values())}; for a "
                 "layer without a bias write zeros."
             )
-        shape, bias = shapes[leaves[mains[0]]], shapes[leaves["bias"]]
-        if len(shape) not in _KINDS or len(bias) != 1:
+        bias = leaves.pop("bias")
+        leaf, weight = leaves.popitem()
+        if len(shapes[weight]) not in KINDS or len(shapes[bias]) != 1:
             raise InputError(
-                f"{file}: {leaves[mains[0]]!r} with shape {shape} and a bias of shape {bias} is no dense layer, "
+                f"{file}: {weight!r} with shape {shapes[weight]} and a bias of shape {shapes[bias]} is no dense layer, "
                 "convolution or normalisation; only nets of these are read."
             )
-        layer = _Layer(prefix, leaves[mains[0]], leaves["bias"], shape, bias[0])
-        layers.setdefault(_KINDS[len(shape)], []).append(layer)
-    if "dense" not in layers:
+        layers.append(_FileLayer(prefix, leaf, weight, bias, shapes[weight], shapes[bias][0]))
+    if not any(layer.kind == "dense" for layer in layers):
         raise InputError(f"{file} has no dense layer; only mlp and conv4 nets are read.")
     return layers
 
 
-def _layout_of(file: str, layers: Mapping[str, list[_Layer]], metadata: Mapping[str, str], asked: str | None) -> str:
+def _layout_of(file: str, layers: Sequence[_FileLayer], metadata: Mapping[str, str], asked: str | None) -> str:
     possible = set(LAYOUTS)
-    for kind, group in layers.items():
-        for layer in group:
-            leaf = re.split(r"[./]", layer.main)[-1]
-            fits = set(_MAIN[leaf])
-            if layer.shape[0] != layer.outputs:
-                fits -= {"pytorch"}
-            if layer.shape[-1] != layer.outputs:
-                fits -= {"fewjoule", "flax"}
-            if kind == "norm" and leaf == "weight":
-                fits -= {"fewjoule"}
-            if not fits:
-                raise InputError(
-                    f"{file}: {layer.main!r} with shape {layer.shape} does not fit its bias of {layer.outputs}; check "
-                    "the file."
-                )
-            possible &= fits
+    for layer in layers:
+        fits = {
+            layout
+            for layout, names in WEIGHT_NAMES.items()
+            if names[layer.kind] == layer.leaf and layer.shape[0 if layout == "pytorch" else -1] == layer.outputs
+        }
+        if not fits:
+            raise InputError(
+                f"{file}: {layer.weight!r} with shape {layer.shape} does not fit its bias of {layer.outputs}; check "
+                "the file."
+            )
+        possible &= fits
     if asked is not None:
         if asked in possible:
             return asked
@@ -176,11 +202,7 @@ def _layout_of(file: str, layers: Mapping[str, list[_Layer]], metadata: Mapping[
     )
 
 
-def _inputs(layer: _Layer, layout: str) -> int:
-    return layer.shape[1] if layout == "pytorch" else layer.shape[-2]
-
-
-def _ordered(file: str, layers: Sequence[_Layer], layout: str) -> list[_Layer]:
+def _ordered(file: str, layers: Sequence[_FileLayer], layout: str) -> list[_FileLayer]:
     """Layers from input to output: by the numbers in their names, else by the one order in which the shapes chain."""
     if len(layers) == 1 or len({re.sub(r"\d+", "#", layer.prefix) for layer in layers}) == 1:
         return sorted(layers, key=lambda layer: [int(n) for n in re.findall(r"\d+", layer.prefix)])
@@ -189,7 +211,7 @@ def _ordered(file: str, layers: Sequence[_Layer], layout: str) -> list[_Layer]:
         chains = [
             order
             for order in itertools.permutations(layers)
-            if all(one.outputs == _inputs(two, layout) for one, two in itertools.pairwise(order))
+            if all(one.outputs == two.inputs(layout) for one, two in itertools.pairwise(order))
         ]
     if len(chains) != 1:
         listed = ", ".join(layer.prefix for layer in layers)
@@ -199,48 +221,16 @@ def _ordered(file: str, layers: Sequence[_Layer], layout: str) -> list[_Layer]:
     return list(chains[0])
 
 
-def _by_position(
-    file: str, layers: Mapping[str, list[_Layer]], model: Model, layout: str
-) -> list[tuple[list[_Layer], list[_Layer], list[_Layer]]]:
-    """The file's layers in the model's order, one entry per block: convolutions, norms, dense layers."""
-    shape = architecture(model)
-    wanted = {"dense": len(shape.sizes) - 1} if isinstance(shape, Mlp) else {"conv": 4, "norm": 4, "dense": 1}
-    found = {kind: len(group) for kind, group in layers.items()}
+def _in_order(file: str, layers: Sequence[_FileLayer], model: Model, layout: str) -> list[_FileLayer]:
+    """The file's layers in the order of the model's."""
+    wanted, found = (Counter(layer.kind for layer in given) for given in (model.architecture.layers, layers))
     if wanted != found:
         listed = [", ".join(f"{n} {kind}" for kind, n in counts.items()) for counts in (wanted, found)]
         raise InputError(
             f"{file}: {model.spec} has {listed[0]} layers, the file {listed[1]}; give the model that was trained."
         )
-    ordered = {kind: _ordered(file, group, layout) for kind, group in layers.items()}
-    if isinstance(shape, Mlp):
-        return [([], [], [layer]) for layer in ordered["dense"]]
-    return [
-        *(([c], [n], []) for c, n in zip(ordered["conv"], ordered["norm"], strict=True)),
-        ([], [], ordered["dense"]),
-    ]
-
-
-def _converters(model: Model, layout: str) -> list[Convert]:
-    count = len(model.tensor_names())
-    if layout == "flax":
-        return [_same] * count
-    shape = architecture(model)
-    if isinstance(shape, Mlp):
-        return [np.transpose, _same] * (count // 2)
-
-    def channels_last(weight: np.ndarray) -> np.ndarray:
-        split = weight.reshape(len(weight), -1, *shape.sides)
-        return split.transpose(2, 3, 1, 0).reshape(-1, len(weight))
-
-    return [*([_conv_to_own, _same, _same, _same] * 4), channels_last, _same]
-
-
-def _conv_to_own(weight: np.ndarray) -> np.ndarray:
-    return weight.transpose(2, 3, 1, 0)
-
-
-def _same(tensor: np.ndarray) -> np.ndarray:
-    return tensor
+    of_kind = {k: iter(_ordered(file, [layer for layer in layers if layer.kind == k], layout)) for k in wanted}
+    return [next(of_kind[layer.kind]) for layer in model.architecture.layers]
 
 
 def _check_names(file: str, shapes: Shapes, own: Shapes) -> None:
@@ -248,12 +238,3 @@ def _check_names(file: str, shapes: Shapes, own: Shapes) -> None:
         raise InputError(f"{file}: unknown tensor name {extra[0]!r}; the model has {', '.join(own)}.")
     if missing := [name for name in own if name not in shapes]:
         raise InputError(f"{file}: tensor {missing[0]!r} is missing; write the whole model.")
-
-
-def _check_shapes(file: str, shapes: Shapes, names: Sequence[str], needed: Sequence[tuple[int, ...]]) -> None:
-    for name, wanted in zip(names, needed, strict=True):
-        if shapes[name] != wanted:
-            raise InputError(
-                f"{file}: tensor {name!r} has shape {shapes[name]}, the model needs {wanted}; give the model that was "
-                "trained."
-            )

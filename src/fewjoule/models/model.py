@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from fewjoule.errors import InputError, unknown
+from fewjoule.models.architecture import Architecture
 from fewjoule.tasks.samples import Agents, Samples
 
 LOSSES = ("mse", "cross_entropy")
@@ -22,8 +23,8 @@ LOSSES = ("mse", "cross_entropy")
 class Model:
     """A model with its loss, over flat vectors of `size` weights.
 
-    `spec` describes a built-in architecture (`"mlp:1-40-40-1"`), so that a file of weights can name it; it is empty
-    for a user's own pair of functions. `input_shape` is that of one sample, where it is known.
+    `spec` names a built-in architecture (`"mlp:1-40-40-1"`), so that a file of weights can tell it; it is empty for a
+    user's own pair of functions. `input_shape` is that of one sample, where it is known.
     """
 
     def __init__(
@@ -32,19 +33,24 @@ class Model:
         apply: Callable[[Any, Array], Array],
         *,
         loss: str = "mse",
-        spec: str = "",
+        architecture: Architecture | None = None,
         input_shape: tuple[int, ...] | None = None,
     ) -> None:
         if loss not in LOSSES:
             raise unknown("loss", loss, LOSSES)
-        self.loss_name, self.spec, self.input_shape = loss, spec, input_shape
+        self.loss_name, self._architecture = loss, architecture
+        self.spec = architecture.spec if architecture else ""
+        self.input_shape = architecture.input_shape if architecture else input_shape
         self._init, self._apply = init, apply
         shapes = jax.eval_shape(init, jax.random.key(0))
-        leaves, self._treedef = jax.tree.flatten(shapes)
+        self._treedef = jax.tree.structure(shapes)
+        self._names: list[str] = []
+        self._shapes: list[tuple[int, ...]] = []
         for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise InputError(f"weights must be floating point, got {leaf.dtype} at {jax.tree_util.keystr(path)}.")
-        self._shapes = [leaf.shape for leaf in leaves]
+            self._names.append(jax.tree_util.keystr(path, simple=True, separator="."))
+            self._shapes.append(leaf.shape)
         self.size: int = sum(math.prod(shape) for shape in self._shapes)
 
     def __repr__(self) -> str:
@@ -68,12 +74,24 @@ class Model:
 
     def tensor_names(self) -> list[str]:
         """A name for every tensor of the weights, in flat order: `0.weight`, `0.bias`, ..."""
-        numbered = jax.tree.unflatten(self._treedef, range(len(self._shapes)))
-        paths = jax.tree_util.tree_leaves_with_path(numbered)
-        return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+        return list(self._names)
 
     def tensor_shapes(self) -> list[tuple[int, ...]]:
         return list(self._shapes)
+
+    def tensors(self, vector: Any) -> dict[str, np.ndarray]:
+        """The weights by name, in flat order."""
+        leaves = jax.tree.leaves(self.unflatten(jnp.asarray(vector, jnp.float32)))
+        return {name: np.asarray(leaf) for name, leaf in zip(self._names, leaves, strict=True)}
+
+    @property
+    def architecture(self) -> Architecture:
+        """The layers of a built-in model; a user's own pair of functions has none that are known."""
+        if self._architecture is None:
+            raise InputError(
+                "the layers of a custom model are not known; this works for the built-in mlp and conv4 models."
+            )
+        return self._architecture
 
     def apply(self, vector: Array, x: Array) -> Array:
         """Outputs for a batch x."""

@@ -8,12 +8,13 @@ The card is one JSON object under the metadata key `fewjoule`:
     versions   of fewjoule, jax, numpy and python
     ...        whatever the writer adds: method and settings, classes, energy spent by phase and kind
 
-Files without a card (PyTorch, Flax) are read through `layouts`.
+Files without a card (PyTorch, Flax) are read through `layouts`, and `export` writes what other runtimes read.
 """
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,17 +25,19 @@ from jax import Array
 
 from fewjoule._version import __version__
 from fewjoule.errors import InputError
-from fewjoule.files import write_atomically
-from fewjoule.models.layouts import LAYOUTS, fit_tensors, infer_spec
+from fewjoule.files import check_writable, write_atomically
+from fewjoule.models.layouts import check_layout, dense_sizes, fit_tensors, from_layout, to_layout
 from fewjoule.models.model import Model
-from fewjoule.models.nets import model_from_spec
+from fewjoule.models.nets import mlp, model_from_spec
+from fewjoule.models.onnx import onnx_graph
 
 HEADER_LIMIT_BYTES = 16 * 2**20
 FLOATS = ("F16", "BF16", "F32", "F64")
 CARD_KEY = "fewjoule"
+TARGETS = ("onnx", "pytorch", "flax")
 
 
-class Loaded(NamedTuple):
+class ModelFile(NamedTuple):
     """A model read from a file; `layout` says whose order of axes the file had: fewjoule, pytorch or flax."""
 
     model: Model
@@ -43,7 +46,7 @@ class Loaded(NamedTuple):
     layout: str
 
 
-class Header(NamedTuple):
+class WeightsHeader(NamedTuple):
     """What a file says about itself before any weight is read."""
 
     shapes: dict[str, tuple[int, ...]]
@@ -52,19 +55,36 @@ class Header(NamedTuple):
 
 
 def write_model(
-    path: str | Path,
-    model: Model,
-    vector: Any,
-    card: Mapping[str, Any] | None = None,
-    *,
-    force: bool = False,
+    path: str | Path, model: Model, vector: Any, card: Mapping[str, Any] | None = None, *, force: bool = False
 ) -> None:
     """Write weights and card; atomic, and an existing file stays unless `force`."""
     values = np.asarray(vector, np.float32)
     if values.shape != (model.size,):
         raise InputError(f"{path}: the weights must be one vector of {model.size} numbers, got shape {values.shape}.")
     full = {**(card or {}), "model": model.spec, "loss": model.loss_name, "weights": model.size, "versions": versions()}
-    save_tensors(path, named_tensors(model, values), {CARD_KEY: json.dumps(full, default=_plain)}, force=force)
+    save_tensors(path, model.tensors(values), _card_metadata(full), force=force)
+
+
+def export(
+    path: str | Path,
+    model: Model,
+    vector: Any,
+    card: Mapping[str, Any] | None = None,
+    *,
+    to: str = "onnx",
+    force: bool = False,
+) -> None:
+    """Write the model for another runtime: an ONNX graph, or safetensors in PyTorch's or Flax's names and axes."""
+    if to not in TARGETS:
+        raise InputError(f"models are exported to {', '.join(TARGETS)}, not {to!r}.")
+    check_writable(path, force=force)
+    if to == "onnx":
+        metadata = _card_metadata(card or {"model": model.spec, "loss": model.loss_name})
+        write_atomically(path, onnx_graph(model, vector, metadata), force=force)
+        return
+    # the only key is PyTorch's own mark: a fewjoule card would say that the axes are in this package's order
+    metadata = {"format": "pt" if to == "pytorch" else "flax"}
+    save_tensors(path, to_layout(model, model.tensors(vector), to), metadata, force=force)
 
 
 def save_tensors(
@@ -77,19 +97,9 @@ def save_tensors(
     write_atomically(path, save(contiguous, metadata=dict(metadata)), force=force)
 
 
-def named_tensors(model: Model, vector: Any) -> dict[str, np.ndarray]:
-    """The weights by name, in this package's own layout."""
-    leaves = jax.tree.leaves(model.unflatten(jnp.asarray(vector, jnp.float32)))
-    return {name: np.asarray(leaf) for name, leaf in zip(model.tensor_names(), leaves, strict=True)}
-
-
 def read_model(
-    path: str | Path,
-    *,
-    model: Model | None = None,
-    loss: str | None = None,
-    layout: str | None = None,
-) -> Loaded:
+    path: str | Path, *, model: Model | None = None, loss: str | None = None, layout: str | None = None
+) -> ModelFile:
     """Read a model written by this package, PyTorch or Flax.
 
     `model` gives the architecture that the weights must fit; without it the card names it or, for a dense net, the
@@ -100,21 +110,21 @@ def read_model(
     path = Path(path)
     header, card = read_header(path), read_card(path)
     _check_kinds(path, header)
-    if layout is not None and layout not in LAYOUTS:
-        raise InputError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}.")
+    if layout is not None:
+        check_layout(layout)
     if card is None:
         model = model or _inferred_model(path, header, loss, layout)
     else:
         model, layout = _carded_model(path, card, model, loss), "fewjoule"
-    names, convert, layout = fit_tensors(str(path), header.shapes, header.metadata, model, layout)
-    tensors = _read_tensors(path, names)
-    leaves = [convert[i](tensors[name]) for i, name in enumerate(names)]
-    vector = np.concatenate([np.asarray(leaf, np.float32).ravel() for leaf in leaves])
-    if not np.isfinite(vector).all():
-        bad = next(n for n, leaf in zip(names, leaves, strict=True) if not np.isfinite(leaf).all())
-        raise InputError(f"{path}: weights must be finite, got NaN or infinity in tensor {bad!r}; train it again.")
+    names, layout = fit_tensors(str(path), header.shapes, header.metadata, model, layout)
+    with _opened(path) as file:
+        tensors = [np.asarray(file.get_tensor(name)).astype(np.float32) for name in names]
+    for name, tensor in zip(names, tensors, strict=True):
+        if not np.isfinite(tensor).all():
+            raise InputError(f"{path}: weights must be finite, got NaN or infinity in tensor {name!r}; train it again.")
+    vector = np.concatenate([tensor.ravel() for tensor in from_layout(model, tensors, layout)])
     described = {"model": model.spec, "loss": model.loss_name, "weights": model.size, **(card or {})}
-    return Loaded(model, jnp.asarray(vector), described, layout)
+    return ModelFile(model, jnp.asarray(vector), described, layout)
 
 
 def read_card(path: str | Path) -> dict[str, Any] | None:
@@ -131,24 +141,19 @@ def read_card(path: str | Path) -> dict[str, Any] | None:
     return card
 
 
-def read_header(path: str | Path) -> Header:
+def read_header(path: str | Path) -> WeightsHeader:
     """Names, shapes and metadata; refuses what is not safetensors before taking memory for it."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path} does not exist or is not a file; check the name.")
     _check_start(path)
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), "np") as file:
-            slices = {name: file.get_slice(name) for name in sorted(file.keys())}
-            return Header(
-                {name: tuple(s.get_shape()) for name, s in slices.items()},
-                {name: str(s.get_dtype()) for name, s in slices.items()},
-                dict(file.metadata() or {}),
-            )
-    except (SafetensorError, ValueError, OSError) as error:
-        raise InputError(f"{path} is truncated or damaged ({error}); copy or write it again.") from error
+    with _opened(path) as file:
+        slices = {name: file.get_slice(name) for name in sorted(file.keys())}
+        return WeightsHeader(
+            {name: tuple(s.get_shape()) for name, s in slices.items()},
+            {name: str(s.get_dtype()) for name, s in slices.items()},
+            dict(file.metadata() or {}),
+        )
 
 
 def versions() -> dict[str, str]:
@@ -184,7 +189,7 @@ def _check_start(path: Path) -> None:
         )
 
 
-def _check_kinds(path: Path, header: Header) -> None:
+def _check_kinds(path: Path, header: WeightsHeader) -> None:
     if not header.shapes:
         raise InputError(f"{path} holds no tensors; write it again with the model's weights.")
     for name, kind in header.kinds.items():
@@ -208,22 +213,27 @@ def _carded_model(path: Path, card: Mapping[str, Any], model: Model | None, loss
     return model
 
 
-def _inferred_model(path: Path, header: Header, loss: str | None, layout: str | None) -> Model:
+def _inferred_model(path: Path, header: WeightsHeader, loss: str | None, layout: str | None) -> Model:
     if loss is None:
         raise InputError(
             f"{path} has no fewjoule model card, so its loss is not known; give it: --loss mse or --loss cross_entropy."
         )
-    return model_from_spec(infer_spec(str(path), header.shapes, header.metadata, layout), loss=loss)
+    return mlp(dense_sizes(str(path), header.shapes, header.metadata, layout), loss=loss)
 
 
-def _read_tensors(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(str(path), "np") as file:
-            return {name: np.asarray(file.get_tensor(name)).astype(np.float32) for name in names}
+            yield file
     except (SafetensorError, ValueError, OSError) as error:
         raise InputError(f"{path} is truncated or damaged ({error}); copy or write it again.") from error
+
+
+def _card_metadata(card: Mapping[str, Any]) -> dict[str, str]:
+    return {CARD_KEY: json.dumps(dict(card), default=_plain)}
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewjoule.tasks import files, mnist, sinusoid
-from fewjoule.tasks.samples import Agents, Tasks, stack_seeds
+from fewjoule.tasks.samples import Agents, Tasks, for_seeds
 
 TASK_SEED = 1_000_003  # new tasks are the same for every seed and method of a study
 
@@ -89,19 +89,21 @@ class FilesFamily(Table):
     align: Literal["auto", "always", "never"] = "auto"
     layout: Literal["fewjoule", "pytorch", "flax"] | None = None
 
-    def read(self, seed: int, needs_validation: bool) -> files.Folder:
+    def read(self, seed: int, needs_validation: bool) -> files.AgentFiles:
         """The agents' files, with the held-out share settled."""
         share = self.validation if self.validation is not None else 0.2 if needs_validation else 0.0
-        reading = files.Reading(self.target, self.task, self.divide_by)
-        return files.read_agents(self.folder, reading, validation=share, seed=seed)
+        form = files.DataFormat(self.target, self.task, self.divide_by)
+        return files.read_agents(self.folder, form, validation=share, seed=seed)
 
-    def build_from(self, found: files.Folder, seeds: list[int], shots: int | None) -> tuple[Agents, Tasks | None, str]:
+    def build_from(
+        self, found: files.AgentFiles, seeds: list[int], shots: int | None
+    ) -> tuple[Agents, Tasks | None, str]:
         """Agents for every seed and new tasks, from files that are already read."""
-        agents = stack_seeds([found.agents] * len(seeds), seeds)
+        agents = for_seeds(lambda seed: found.agents, seeds)
         data = f"{len(found.files)} agents of {self.folder}"
         if self.new_tasks is None:
             return agents, None, data
-        tasks, names = files.read_tasks(self.new_tasks, found.reading, shots=shots, seed=TASK_SEED)
+        tasks, names, *_ = files.read_tasks(self.new_tasks, found.format, shots=shots, seed=TASK_SEED)
         return agents, tasks, f"{data}, {len(names)} new tasks of {self.new_tasks}"
 
 

@@ -79,9 +79,9 @@ def model_card(prepared: Prepared, entry: MethodEntry, i: int, finished: Finishe
         "link": study.energy.link,
     }
     if own is not None:
-        reading = own.files.reading
-        classes = list(reading.classes) if reading.classes else None
-        card |= {"task": reading.task, "classes": classes, "reading": reading._asdict(), "alignment": None}
+        form = own.files.format
+        classes = list(form.classes) if form.classes else None
+        card |= {"task": form.task, "classes": classes, "reading": form._asdict(), "alignment": None}
     if local is None or not uses_local(method):
         return card
     trained = local.facts.get("trained", [True] * len(agents))

@@ -13,7 +13,7 @@ from fewjoule.models.nets import model_from_spec
 from fewjoule.models.weights import read_model
 from fewjoule.study.families import FilesFamily
 from fewjoule.study.settings import ModelSettings, Study, make_study
-from fewjoule.tasks.files import Folder
+from fewjoule.tasks.files import AgentFiles
 
 CONTROLS = ("average", "local", "random")
 """Stand beside the method wherever new tasks judge it."""
@@ -22,7 +22,7 @@ CONTROLS = ("average", "local", "random")
 class OwnAgents(NamedTuple):
     """The agents' files, the architecture, and the models that agents already have."""
 
-    files: Folder
+    files: AgentFiles
     model: Model
     source: str  # where the architecture comes from
     vectors: dict[int, Array]  # by the agent's position
@@ -35,10 +35,10 @@ def read_own(family: FilesFamily, settings: ModelSettings, *, seed: int, needs_v
     for path, held in zip(found.files, found.agents.data.validation.mask.sum(-1), strict=True):
         if needs_validation and not held:
             raise InputError(f"{path}: the method needs held-out samples; give x_test and y_test, or --validation 0.2.")
-    loss = "mse" if found.reading.task == "regression" else "cross_entropy"
+    loss = "mse" if found.format.task == "regression" else "cross_entropy"
     if settings.loss not in (None, loss):
         raise InputError(
-            f"{family.folder} holds a {found.reading.task} task, but model.loss is {settings.loss}; set {loss}."
+            f"{family.folder} holds a {found.format.task} task, but model.loss is {settings.loss}; set {loss}."
         )
     paths = {i: path for i, path in enumerate(found.models) if path is not None}
     if settings.spec is not None:
@@ -82,8 +82,8 @@ def own_study(
     return make_study(table, where)
 
 
-def _outputs(found: Folder) -> int:
+def _outputs(found: AgentFiles) -> int:
     y = found.agents.data.train.y
-    if found.reading.task == "regression":
+    if found.format.task == "regression":
         return int(y.shape[-1])
-    return len(found.reading.classes) if found.reading.classes else int(y.max()) + 1
+    return len(found.format.classes) if found.format.classes else int(y.max()) + 1

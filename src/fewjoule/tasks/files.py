@@ -6,25 +6,28 @@ FOLDER/
   ...
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fewjoule.errors import InputError, unknown
 from fewjoule.randomness import agent_id
-from fewjoule.tasks.readers import PICKLES, SUFFIXES, Table, read_table
-from fewjoule.tasks.samples import Agents, Samples, Tasks, make_agents, stack
+from fewjoule.tasks.readers import PICKLES, SUFFIXES, Table, Values, read_table
+from fewjoule.tasks.samples import Agents, Samples, Tasks, make_agents, make_tasks, stack
 
 TASKS = ("regression", "classification")
+KINDS = {"f": "real numbers", "i": "whole numbers", "U": "text"}  # of targets, by their type
 MOST_CLASSES = 1000
 """Whole numbers beyond this are taken for classes only when the user says so."""
+TRAINED_ON = "the files that the model was trained on"
 
 
-class Reading(NamedTuple):
-    """How files are read. The same for training, adapting and predicting, so it is kept in the model card."""
+class DataFormat(NamedTuple):
+    """How files are read. The same for training, adapting and predicting, so the model card keeps it ("reading")."""
 
     target: str = "y"
     task: str | None = None  # "regression" or "classification"; None tells it by the targets' type
@@ -33,46 +36,51 @@ class Reading(NamedTuple):
     columns: tuple[str, ...] = ()  # names of the inputs where the files have them
 
 
-class Folder(NamedTuple):
-    """A folder of agents."""
+class AgentFiles(NamedTuple):
+    """The agents of a folder."""
 
     agents: Agents
     files: tuple[Path, ...]
     models: tuple[Path | None, ...]  # the file of the model that an agent already has
-    reading: Reading  # with task, classes and columns filled in
+    format: DataFormat  # with task, classes and columns filled in
     why: str  # how regression and classification were told apart
 
 
+class TaskFiles(NamedTuple):
+    """The new tasks of a folder."""
+
+    tasks: Tasks
+    names: tuple[str, ...]
+    files: tuple[Path, ...]
+    format: DataFormat
+
+
 def read_agents(
-    folder: str | Path, reading: Reading | None = None, *, validation: float = 0.0, seed: int = 0
-) -> Folder:
+    folder: str | Path, format: DataFormat | None = None, *, validation: float = 0.0, seed: int = 0
+) -> AgentFiles:
     """One agent per file. Held-out samples are the file's x_test, else a random share `validation` of its samples."""
     if not 0 <= validation < 1:
         raise InputError(f"validation must be a share of at least 0 and below 1, got {validation}.")
     files, models = _list_folder(Path(folder), "agents")
-    tables, reading, why = read_tables(files, reading or Reading())
+    tables, format, why = read_tables(files, format or DataFormat())
     train, held = [], []
-    for table, path in zip(tables, files, strict=True):
-        x, y = table.x, _known(table.y)
-        if table.x_test is not None:
-            held.append((table.x_test, _known(table.y_test)))
-        elif validation:
-            order = np.random.default_rng([seed, agent_id(path.stem)]).permutation(len(x))
-            count = max(1, round(validation * len(x)))
-            if count >= len(x):
-                raise InputError(f"{path} has {len(x)} samples, too few to hold out {validation:g} of them.")
-            held.append((x[order[:count]], y[order[:count]]))
-            x, y = x[order[count:]], y[order[count:]]
-        else:
-            held.append((x[:0], y[:0]))
-        train.append((x, y))
+    for table in tables:
+        samples = len(table.train[0])
+        count = max(1, round(validation * samples)) if validation else 0
+        if table.test is not None:
+            train.append(table.train)
+            held.append(table.test)
+            continue
+        if count >= samples:
+            raise InputError(f"{table.path} has {samples} samples, too few to hold out {validation:g} of them.")
+        order = _generator(seed, table.path).permutation(samples) if count else np.arange(samples)
+        train.append(_rows(table.train, order[count:]))
+        held.append(_rows(table.train, order[:count]))
     agents = make_agents(train, held, names=[path.stem for path in files])
-    return Folder(agents, tuple(files), tuple(models.get(path.stem) for path in files), reading, why)
+    return AgentFiles(agents, tuple(files), tuple(models.get(path.stem) for path in files), format, why)
 
 
-def read_tasks(
-    source: str | Path, reading: Reading, *, shots: int | None = None, seed: int = 0
-) -> tuple[Tasks, tuple[str, ...]]:
+def read_tasks(source: str | Path, format: DataFormat, *, shots: int | None = None, seed: int = 0) -> TaskFiles:
     """New tasks, one per file of a folder (or one file): a device adapts on x, y and is judged on x_test, y_test.
 
     A file without x_test is split: `shots` random samples (of each class, for classification) to adapt on, the rest to
@@ -80,86 +88,75 @@ def read_tasks(
     """
     source = Path(source)
     files = [source] if source.is_file() else _list_folder(source, "tasks")[0]
-    tables, reading, _ = read_tables(files, reading)
+    tables, format, _ = read_tables(files, format)
     support, query = [], []
-    for table, path in zip(tables, files, strict=True):
-        x, y = table.x, _known(table.y)
-        if table.x_test is not None:
-            support.append((x, y))
-            query.append((table.x_test, _known(table.y_test)))
+    for table in tables:
+        path, y = table.path, table.train[1]
+        if table.test is not None:
+            support.append(table.train)
+            query.append(table.test)
             continue
         if shots is None:
             raise InputError(f"{path} has no held-out samples (x_test, y_test); say how many to adapt on by --shots.")
         if shots < 1:
             raise InputError(f"shots must be at least 1, got {shots}.")
-        chosen = _choose(y, shots, np.random.default_rng([seed, agent_id(path.stem)]))
+        chosen = _choose(y, shots, _generator(seed, path))
         if len(chosen) == len(y):
             raise InputError(f"{path}: {shots} shots are all of its {len(y)} samples; lower --shots.")
-        rest = np.setdiff1d(np.arange(len(y)), chosen)
-        support.append((x[chosen], y[chosen]))
-        query.append((x[rest], y[rest]))
+        support.append(_rows(table.train, chosen))
+        query.append(_rows(table.train, np.setdiff1d(np.arange(len(y)), chosen)))
     names = tuple(path.stem for path in files)
-    return Tasks(stack(support, names=names, what="task"), stack(query, names=names, what="task")), names
+    return TaskFiles(make_tasks(support, query, names=names), names, tuple(files), format)
 
 
-def read_task(path: str | Path, reading: Reading) -> tuple[Samples, Samples | None]:
+def read_task(path: str | Path, format: DataFormat) -> tuple[Samples, Samples | None]:
     """One new task: samples to adapt on, and held-out samples where the file has them. Arrays are [n, ...]."""
-    tables, _, _ = read_tables([Path(path)], reading)
-    table = tables[0]
-
-    def samples(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Samples:
-        stacked = stack([(x, y)], names=[Path(path).stem], what="task")
-        return Samples(stacked.x[0], stacked.y[0], stacked.mask[0])
-
-    test = None if table.x_test is None else samples(table.x_test, _known(table.y_test))
-    return samples(table.x, _known(table.y)), test
+    (table,), _, _ = read_tables([Path(path)], format)
+    stacked = [stack([pair], names=[table.path.stem], what="task") for pair in table.pairs]
+    train, *test = [Samples(s.x[0], s.y[0], s.mask[0]) for s in stacked]
+    return train, test[0] if test else None
 
 
-def read_inputs(path: str | Path, reading: Reading) -> np.ndarray[Any, Any]:
+def read_inputs(path: str | Path, format: DataFormat) -> Values:
     """Inputs alone, for predictions; a target in the file is left aside."""
-    table = read_table(path, target=reading.target, needs_target=False)
-    if reading.columns:
-        table = _reorder(table, reading.columns, "the files that the model was trained on")
-    return table.x / np.float32(reading.divide_by)
+    table = read_table(path, target=format.target, needs_target=False)
+    if format.columns:
+        table = _reorder(table, format.columns, TRAINED_ON)
+    return table.train[0] / np.float32(format.divide_by)
 
 
-def read_tables(files: Sequence[Path], reading: Reading) -> tuple[list[Table], Reading, str]:
+def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table], DataFormat, str]:
     """Read files that belong together: same inputs, same kind of target, class names turned into numbers."""
-    if reading.task is not None and reading.task not in TASKS:
-        raise unknown("task", reading.task, TASKS)
-    if not reading.divide_by > 0:
-        raise InputError(f"divide-by must be above 0, got {reading.divide_by}.")
-    tables = [read_table(path, target=reading.target) for path in files]
-    columns = reading.columns or next((t.columns for t in tables if t.columns), ())
+    if format.task is not None and format.task not in TASKS:
+        raise unknown("task", format.task, TASKS)
+    if not format.divide_by > 0:
+        raise InputError(f"divide-by must be above 0, got {format.divide_by}.")
+    tables = [read_table(path, target=format.target) for path in files]
+    columns = format.columns or next((t.columns for t in tables if t.columns), ())
     if columns:
-        where = "the files that the model was trained on" if reading.columns else str(tables[0].path)
+        where = TRAINED_ON if format.columns else str(tables[0].path)
         tables = [_reorder(t, columns, where) for t in tables]
-    for table in tables[1:]:
-        if table.x.shape[1:] != tables[0].x.shape[1:]:
+    first = tables[0].path
+    widths = [(list(x.shape[1:]), math.prod(y.shape[1:])) for x, y in (t.train for t in tables)]
+    for table, (inputs, targets) in zip(tables, widths, strict=True):
+        if inputs != widths[0][0]:
             raise InputError(
-                f"{table.path} has inputs of shape {list(table.x.shape[1:])}, {tables[0].path} of "
-                f"{list(tables[0].x.shape[1:])}; give all the same width."
+                f"{table.path} has inputs of shape {inputs}, {first} of {widths[0][0]}; give all the same width."
             )
-        if _width(table) != _width(tables[0]):
+        if targets != widths[0][1]:
             raise InputError(
-                f"{table.path} has {_width(table)} targets per sample, {tables[0].path} {_width(tables[0])}; give all "
-                "the same."
+                f"{table.path} has {targets} targets per sample, {first} {widths[0][1]}; give all the same."
             )
-    task, why = _tell_task(tables, reading.task)
-    classes = reading.classes
-    if task == "classification" and classes is None and _kind(_known(tables[0].y)) == "text":
-        classes = tuple(sorted({str(v) for t in tables for y in (t.y, t.y_test) if y is not None for v in y}))
-    scale = np.float32(reading.divide_by)
-    done = [
-        t._replace(
-            x=t.x / scale,
-            y=_convert(t.path, t.y, task, classes),
-            x_test=None if t.x_test is None else t.x_test / scale,
-            y_test=None if t.y_test is None else _convert(t.path, t.y_test, task, classes),
-        )
-        for t in tables
-    ]
-    return done, reading._replace(task=task, classes=classes, columns=columns), why
+    task, why = _tell_task(tables, format.task)
+    classes = format.classes
+    if task == "classification" and classes is None and _kind(tables[0]) == "text":
+        classes = tuple(sorted({str(v) for t in tables for _, y in t.pairs for v in y}))
+
+    def ready(path: Path, pair: tuple[Values, Values]) -> tuple[Values, Values]:
+        return pair[0] / np.float32(format.divide_by), _convert(path, pair[1], task, classes)
+
+    done = [t._replace(train=ready(t.path, t.train), test=t.test and ready(t.path, t.test)) for t in tables]
+    return done, format._replace(task=task, classes=classes, columns=columns), why
 
 
 def _list_folder(folder: Path, what: str) -> tuple[list[Path], dict[str, Path]]:
@@ -192,22 +189,18 @@ def _reorder(table: Table, columns: tuple[str, ...], where: str) -> Table:
         raise InputError(f"{table.path} has no column {missing[0]!r}, which {where} has; add it.")
     if extra := [name for name in table.columns if name not in columns]:
         raise InputError(f"{table.path} has a column {extra[0]!r}, which {where} does not have; drop it.")
-    return table._replace(x=table.x[:, [table.columns.index(name) for name in columns]], columns=columns)
+    x, y = table.train  # files with names of columns have no held-out samples
+    return Table(table.path, (x[:, [table.columns.index(name) for name in columns]], y), columns=columns)
 
 
-def _width(table: Table) -> int:
-    y = _known(table.y)
-    return y.reshape(len(y), -1).shape[1]
-
-
-def _kind(y: np.ndarray[Any, Any]) -> str:
-    return {"f": "real numbers", "i": "whole numbers", "U": "text"}[y.dtype.kind]
+def _kind(table: Table) -> str:
+    return KINDS[table.train[1].dtype.kind]
 
 
 def _tell_task(tables: Sequence[Table], asked: str | None) -> tuple[str, str]:
-    kinds = [_kind(_known(table.y)) for table in tables]
     if asked is not None:
         return asked, "as asked"
+    kinds = [_kind(table) for table in tables]
     for table, kind in zip(tables, kinds, strict=True):
         if kind != kinds[0]:
             raise InputError(
@@ -218,11 +211,8 @@ def _tell_task(tables: Sequence[Table], asked: str | None) -> tuple[str, str]:
     return task, f"the targets are {kinds[0]}"
 
 
-def _convert(
-    path: Path, y: np.ndarray[Any, Any] | None, task: str, classes: tuple[str, ...] | None
-) -> np.ndarray[Any, Any]:
-    y = _known(y)
-    kind = _kind(y)
+def _convert(path: Path, y: Values, task: str, classes: tuple[str, ...] | None) -> Values:
+    kind = KINDS[y.dtype.kind]
     if task == "regression":
         if kind == "text":
             raise InputError(
@@ -254,13 +244,17 @@ def _convert(
     return y.astype(np.int32)
 
 
-def _choose(y: np.ndarray[Any, Any], shots: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+def _choose(y: Values, shots: int, rng: np.random.Generator) -> Values:
     order = rng.permutation(len(y))
     if y.dtype.kind == "f":
         return np.sort(order[:shots])
     return np.sort(np.concatenate([order[y[order] == label][:shots] for label in np.unique(y)]))
 
 
-def _known(y: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
-    assert y is not None  # read_table was asked for targets
-    return y
+def _generator(seed: int, path: Path) -> np.random.Generator:
+    """Of one file, by its name, so that the other files do not matter."""
+    return np.random.default_rng([seed, agent_id(path.stem)])
+
+
+def _rows(pair: tuple[Values, Values], rows: Values) -> tuple[Values, Values]:
+    return pair[0][rows], pair[1][rows]

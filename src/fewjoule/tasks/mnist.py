@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewjoule.errors import InputError
-from fewjoule.randomness import agent_id
-from fewjoule.tasks.samples import Agents, Tasks, make_agents, stack, stack_seeds
+from fewjoule.tasks.samples import Agents, Pair, Tasks, draw_agents, generator_of_tasks, make_tasks
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -111,26 +110,21 @@ def agents(
     With `only_own_digits` an agent's softmax may choose among its own digits only.
     """
     images = load() if images is None else images
-    if not isinstance(seed, int):
-        each = [
-            agents(images, digits, samples=samples, validation=validation, only_own_digits=only_own_digits, seed=s)
-            for s in seed
-        ]
-        return stack_seeds(each, tuple(seed))
-    names, train, held = [], [], []
+    names, pools = [], []
     for group in digits:
         _check_digits(group)
-        name = "digits " + "".join(map(str, group))
-        pool = np.concatenate([_halves(images, digit)[0] for digit in group])
-        if samples + validation > len(pool):
-            raise InputError(f"{name} has {len(pool)} images, fewer than {samples} + {validation}; ask for fewer.")
-        rows = np.random.default_rng([seed, agent_id(name)]).permutation(pool)[: samples + validation]
-        x, y = _as_samples(images.train_x, images.train_y, rows)
-        names.append(name)
-        train.append((x[:samples], y[:samples]))
-        held.append((x[samples:], y[samples:]))
+        names.append("digits " + "".join(map(str, group)))
+        pools.append(np.concatenate([_halves(images, digit)[0] for digit in group]))
+        if samples + validation > len(pools[-1]):
+            raise InputError(
+                f"{names[-1]} has {len(pools[-1])} images, fewer than {samples} + {validation}; ask for fewer."
+            )
+
+    def pair(i: int, rng: np.random.Generator) -> Pair:
+        return _as_samples(images.train_x, images.train_y, rng.permutation(pools[i])[: samples + validation])
+
     allowed = list(digits) if only_own_digits else None
-    return make_agents(train, held, names=names, allowed=allowed, classes=10)
+    return draw_agents(names, pair, samples, validation, seed, allowed=allowed, classes=10)
 
 
 def new_tasks(
@@ -149,7 +143,7 @@ def new_tasks(
         raise InputError(
             f"count, shots and queries must be at least 1 and ways 1 to 10, got {count}, {shots}, {queries} and {ways}."
         )
-    rng = np.random.default_rng([seed, agent_id("new tasks")])
+    rng = generator_of_tasks(seed)
     pools = [_halves(images, digit)[1] for digit in range(10)]
     tests = [np.flatnonzero(images.test_y == digit) for digit in range(10)]
     for what, wanted, have in (("shots", shots, min(map(len, pools))), ("queries", queries, min(map(len, tests)))):
@@ -164,9 +158,7 @@ def new_tasks(
         rows = np.concatenate([rng.permutation(tests[d])[:queries] for d in group])
         query.append(_as_samples(images.test_x, images.test_y, rows))
     allowed = chosen if only_own_digits else None
-    return Tasks(
-        stack(support, allowed=allowed, classes=10, what="task"), stack(query, allowed=allowed, classes=10, what="task")
-    )
+    return make_tasks(support, query, allowed=allowed, classes=10)
 
 
 def _halves(images: Mnist, digit: int) -> tuple[Any, Any]:
@@ -174,7 +166,7 @@ def _halves(images: Mnist, digit: int) -> tuple[Any, Any]:
     return rows[: len(rows) // 2], rows[len(rows) // 2 :]
 
 
-def _as_samples(x: Bytes, y: Bytes, rows: Any) -> tuple[Any, Any]:
+def _as_samples(x: Bytes, y: Bytes, rows: Any) -> Pair:
     return x[rows].astype(np.float32) / 255, y[rows].astype(np.int32)
 
 

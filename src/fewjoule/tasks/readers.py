@@ -18,21 +18,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewjoule.errors import InputError
+from fewjoule.tasks.samples import finite_floats
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
 _NPZ_NAMES = ("x", "y", "x_test", "y_test")
+Values = np.ndarray[Any, Any]
 
 
 class Table(NamedTuple):
     """What one file holds. Targets are numbers or text; text and whole numbers can be classes."""
 
     path: Path
-    x: np.ndarray[Any, Any]  # [n, ...] float32
-    y: np.ndarray[Any, Any] | None
-    x_test: np.ndarray[Any, Any] | None = None
-    y_test: np.ndarray[Any, Any] | None = None
+    train: tuple[Values, Values]  # x [n, ...] float32; y [n] or [n, outputs], or [n, 0] where no target is needed
+    test: tuple[Values, Values] | None = None  # the same of held-out samples, where the file has them
     columns: tuple[str, ...] = ()  # names of the inputs, where the file has them
+
+    @property
+    def pairs(self) -> list[tuple[Values, Values]]:
+        return [self.train, self.test] if self.test else [self.train]
 
 
 def read_table(path: str | Path, *, target: str = "y", needs_target: bool = True) -> Table:
@@ -45,19 +49,19 @@ def read_table(path: str | Path, *, target: str = "y", needs_target: bool = True
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: samples are read from {', '.join(SUFFIXES)}, not {path.suffix or 'a bare name'!r}.")
     if path.suffix == ".npz":
-        table = _read_npz(path)
+        table = _read_npz(path, needs_target)
     else:
         columns = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
         table = _from_columns(path, columns, [name.strip() for name in target.split(",")], needs_target)
-    if needs_target and table.y is None:
-        raise InputError(f"{path} has no targets: an array named y is missing; {_npz_cure(path)}")
-    _check_pair(path, "x", table.x, "y", table.y)
-    if table.x_test is not None:
-        _check_pair(path, "x_test", table.x_test, "y_test", table.y_test)
-        if table.x_test.shape[1:] != table.x.shape[1:]:
+    inputs = table.train[0].shape[1:]
+    for suffix, (x, y) in zip(("", "_test"), table.pairs, strict=False):
+        if len(x) == 0:
+            raise InputError(f"{path} has no samples in x{suffix}; leave the file out or give it at least one.")
+        if len(x) != len(y):
+            raise InputError(f"{path}: x{suffix} and y{suffix} must have the same length, got {len(x)} and {len(y)}.")
+        if x.shape[1:] != inputs:
             raise InputError(
-                f"{path}: x_test has inputs of shape {list(table.x_test.shape[1:])}, x of {list(table.x.shape[1:])}; "
-                "make them equal."
+                f"{path}: x_test has inputs of shape {list(x.shape[1:])}, x of {list(inputs)}; make them equal."
             )
     return table
 
@@ -66,7 +70,7 @@ def _npz_cure(path: Path) -> str:
     return f"write it with numpy.savez({path.stem + '.npz'!r}, x=..., y=...)."
 
 
-def _read_npz(path: Path) -> Table:
+def _read_npz(path: Path, needs_target: bool) -> Table:
     with path.open("rb") as file:
         start = file.read(2)
     if start[:1] == b"\x80":
@@ -91,25 +95,30 @@ def _read_npz(path: Path) -> Table:
         raise InputError(f"{path} has no array named x (it has {', '.join(names) or 'none'}); {_npz_cure(path)}")
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise InputError(f"{path}: x_test and y_test go together, got only one of them; write both or none.")
-    inputs = {name: _numbers(path, name, arrays[name]) for name in ("x", "x_test") if name in arrays}
-    targets = {name: _target(path, name, arrays[name]) for name in ("y", "y_test") if name in arrays}
-    return Table(path, inputs["x"], targets.get("y"), inputs.get("x_test"), targets.get("y_test"))
+    x = _numbers(path, "x", arrays["x"])
+    if needs_target and "y" not in arrays:
+        raise InputError(f"{path} has no targets: an array named y is missing; {_npz_cure(path)}")
+    y = _target(path, "y", arrays["y"]) if "y" in arrays else _no_targets(x)
+    if "x_test" not in arrays:
+        return Table(path, (x, y))
+    test = _numbers(path, "x_test", arrays["x_test"]), _target(path, "y_test", arrays["y_test"])
+    return Table(path, (x, y), test)
 
 
-def _numbers(path: Path, name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _no_targets(x: Values) -> Values:
+    return np.zeros((len(x), 0), np.float32)
+
+
+def _numbers(path: Path, name: str, values: Values) -> Values:
     """Inputs as float32 [n, ...]; refuses text, complex numbers, NaN and what float32 cannot hold."""
     if values.dtype.kind not in "fiub":
         raise InputError(f"{path}: {name} must be numbers, got {values.dtype}; turn them into numbers.")
     if values.ndim == 0:
         raise InputError(f"{path}: {name} must have one row per sample, got a single number.")
-    values = values[:, None] if values.ndim == 1 else values
-    with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
-    _check_finite(path, name, values)
-    return values
+    return finite_floats(str(path), name, values[:, None] if values.ndim == 1 else values)
 
 
-def _target(path: Path, name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _target(path: Path, name: str, values: Values) -> Values:
     if values.ndim == 0:
         raise InputError(f"{path}: {name} must have one row per sample, got a single value.")
     if values.ndim == 2 and values.shape[1] == 1:
@@ -123,25 +132,7 @@ def _target(path: Path, name: str, values: np.ndarray[Any, Any]) -> np.ndarray[A
     raise InputError(f"{path}: {name} must be numbers or text, got {values.dtype}; turn it into one of these.")
 
 
-def _check_finite(path: Path, name: str, values: np.ndarray[Any, Any]) -> None:
-    good = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
-    if not good.all():
-        raise InputError(
-            f"{path}: {name} must be finite, got NaN or infinity in {int((~good).sum())} of {len(good)} samples "
-            f"(first: sample {int(np.flatnonzero(~good)[0])}); drop or repair them."
-        )
-
-
-def _check_pair(path: Path, x_name: str, x: np.ndarray[Any, Any], y_name: str, y: np.ndarray[Any, Any] | None) -> None:
-    if len(x) == 0:
-        raise InputError(f"{path} has no samples in {x_name}; leave the file out or give it at least one.")
-    if y is not None and len(x) != len(y):
-        raise InputError(f"{path}: {x_name} and {y_name} must have the same length, got {len(x)} and {len(y)}.")
-
-
-def _from_columns(
-    path: Path, columns: dict[str, np.ndarray[Any, Any]], targets: Sequence[str], needs_target: bool
-) -> Table:
+def _from_columns(path: Path, columns: dict[str, Values], targets: Sequence[str], needs_target: bool) -> Table:
     missing = [name for name in targets if name not in columns]
     if missing and needs_target:
         known = ", ".join(list(columns)[:12]) + (", …" if len(columns) > 12 else "")
@@ -156,13 +147,10 @@ def _from_columns(
                 f"{path}: column {name!r} must be numbers, got {str(value)!r}; drop it or turn it into numbers."
             )
     x = _numbers(path, "the inputs", np.stack([column.astype(np.float64) for column in inputs.values()], axis=1))
-    y = None
+    y = _no_targets(x)
     if not missing:
-        y = columns[targets[0]]
-        if len(targets) > 1:
-            y = np.stack([columns[name] for name in targets], axis=1)
-        y = _target(path, f"the target {targets[0]!r}", y)
-    return Table(path, x, y, columns=tuple(inputs))
+        y = _target(path, f"the target {targets[0]!r}", np.stack([columns[name] for name in targets], axis=1))
+    return Table(path, (x, y), columns=tuple(inputs))
 
 
 def _is_number(text: Any) -> bool:
@@ -173,7 +161,7 @@ def _is_number(text: Any) -> bool:
     return True
 
 
-def _read_csv(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+def _read_csv(path: Path) -> dict[str, Values]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -208,7 +196,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
         raise InputError(f"{path}: the column {twice[0]!r} is there more than once; give every column its own name.")
 
 
-def _typed(cells: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _typed(cells: Values) -> Values:
     """Text cells as whole numbers where all are, else as real numbers where all are, else as they came."""
     if all(re.fullmatch(r"\s*[+-]?\d{1,18}\s*", cell) for cell in cells):
         return cells.astype(np.int64)
@@ -218,7 +206,7 @@ def _typed(cells: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.char.strip(cells)
 
 
-def _read_parquet(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+def _read_parquet(path: Path) -> dict[str, Values]:
     try:
         import pyarrow
         import pyarrow.parquet

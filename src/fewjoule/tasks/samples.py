@@ -5,7 +5,7 @@ it leaves as stacked arrays that `local`, `simulate` and `adapt` vectorise over.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,10 @@ import numpy as np
 from jax import Array
 
 from fewjoule.errors import InputError
-from fewjoule.randomness import uniform_rows
+from fewjoule.randomness import agent_id, seeds_of, uniform_rows
+
+Pair = tuple[Any, Any]  # x and y
+DrawPair = Callable[[int, np.random.Generator], Pair]
 
 
 class Samples(NamedTuple):
@@ -82,7 +85,7 @@ class Tasks(NamedTuple):
 
 
 def stack(
-    pairs: Sequence[tuple[Any, Any]],
+    pairs: Sequence[Pair],
     *,
     names: Sequence[str] | None = None,
     allowed: Sequence[Sequence[int]] | None = None,
@@ -161,29 +164,33 @@ def _check(x: Any, y: Any, label: str, may_be_empty: bool) -> tuple[np.ndarray, 
         raise InputError(f"{label} has no samples; leave it out or give it at least one.")
     if len(x) != len(y):
         raise InputError(f"{label}: x and y must have the same length, got {len(x)} and {len(y)}.")
-    with np.errstate(over="ignore"):  # beyond float32 becomes infinity, which is refused below
-        x = x.astype(np.float32)
-        y = y.astype(np.float32 if y.dtype.kind == "f" else np.int32)
+    x = finite_floats(label, "x", x)
     if y.dtype.kind == "f":
-        y = y.reshape(len(y), math.prod(y.shape[1:]))
-    for name, a in (("x", x), ("y", y)):
-        bad = len(a) - int(np.isfinite(a.reshape(len(a), -1)).all(1).sum()) if len(a) else 0
-        if bad:
-            raise InputError(
-                f"{label}: {name} must be finite, got NaN or infinity in {bad} of {len(a)} samples; "
-                "drop or repair them."
-            )
-    if y.dtype.kind == "i":
-        if y.ndim != 1:
-            raise InputError(f"{label}: class targets must have one axis, got shape {y.shape}.")
-        if len(y) and y.min() < 0:
-            raise InputError(f"{label}: class targets must be 0 or more, got {y.min()}.")
+        return x, finite_floats(label, "y", y).reshape(len(y), math.prod(y.shape[1:]))
+    y = y.astype(np.int32)
+    if y.ndim != 1:
+        raise InputError(f"{label}: class targets must have one axis, got shape {y.shape}.")
+    if len(y) and y.min() < 0:
+        raise InputError(f"{label}: class targets must be 0 or more, got {y.min()}.")
     return x, y
 
 
+def finite_floats(label: str, name: str, values: np.ndarray) -> np.ndarray:
+    """Numbers as float32; refuses NaN, infinity and what float32 cannot hold."""
+    with np.errstate(over="ignore"):  # beyond float32 becomes infinity
+        values = values.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
+    if len(bad):
+        raise InputError(
+            f"{label}: {name} must be finite, got NaN or infinity in {len(bad)} of {len(values)} samples "
+            f"(first: sample {bad[0]}); drop or repair them."
+        )
+    return values
+
+
 def make_agents(
-    train: Sequence[tuple[Any, Any]],
-    validation: Sequence[tuple[Any, Any]] | None = None,
+    train: Sequence[Pair],
+    validation: Sequence[Pair] | None = None,
     *,
     names: Sequence[str] | None = None,
     allowed: Sequence[Sequence[int]] | None = None,
@@ -209,7 +216,43 @@ def make_agents(
     return Agents(data, labels)
 
 
-def stack_seeds(per_seed: Sequence[Agents], seeds: Sequence[int]) -> Agents:
-    """One `Agents` whose arrays have a leading axis of seeds, from one `Agents` per seed (same names and sizes)."""
-    data = jax.tree.map(lambda *a: jnp.stack(a), *[agents.data for agents in per_seed])
-    return Agents(data, per_seed[0].names, tuple(seeds))
+def for_seeds(make: Callable[[int], Agents], seed: int | Sequence[int]) -> Agents:
+    """The agents that `make` gives for a seed; for a sequence of seeds, with a leading axis of seeds.
+
+    Names and sizes must not depend on the seed.
+    """
+    seeds = seeds_of(seed)
+    if np.ndim(seed) == 0:
+        return make(seeds[0])
+    each = [make(s) for s in seeds]
+    return Agents(jax.tree.map(lambda *a: jnp.stack(a), *[a.data for a in each]), each[0].names, seeds)
+
+
+def draw_agents(
+    names: Sequence[str], pair: DrawPair, samples: int, validation: int, seed: int | Sequence[int], **settings: Any
+) -> Agents:
+    """Agents of a task family: `pair(i, rng)` gives agent i's `samples` training samples, then `validation` others.
+
+    The generator is the agent's own, by seed and name, so that the other agents do not matter. Settings are those of
+    `make_agents`.
+    """
+    if samples < 1 or validation < 0:
+        raise InputError(f"samples must be at least 1 and validation at least 0, got {samples} and {validation}.")
+
+    def one(seed: int) -> Agents:
+        pairs = [pair(i, np.random.default_rng([seed, agent_id(name)])) for i, name in enumerate(names)]
+        train, held = ([(x[part], y[part]) for x, y in pairs] for part in (slice(samples), slice(samples, None)))
+        return make_agents(train, held, names=names, **settings)
+
+    return for_seeds(one, seed)
+
+
+def generator_of_tasks(seed: int) -> np.random.Generator:
+    if np.ndim(seed) != 0:
+        raise InputError(f"the seed of new tasks must be one whole number, got {seed}.")
+    return np.random.default_rng([*seeds_of(seed), agent_id("new tasks")])
+
+
+def make_tasks(support: Sequence[Pair], query: Sequence[Pair], **settings: Any) -> Tasks:
+    """New tasks from two pairs (x, y) of arrays each; the settings are those of `stack`."""
+    return Tasks(stack(support, what="task", **settings), stack(query, what="task", **settings))

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fewjoule.errors import InputError
-from fewjoule.randomness import agent_id, seeds_of
-from fewjoule.tasks.samples import Agents, Tasks, make_agents, stack, stack_seeds
+from fewjoule.tasks.samples import Agents, Pair, Tasks, draw_agents, generator_of_tasks, make_tasks
 
 Range = tuple[float, float]
 
@@ -30,8 +29,6 @@ def agents(
 
     `phases` (radians) is one for all or one per agent; `noise` is the standard deviation added to y.
     """
-    if samples < 1 or validation < 0:
-        raise InputError(f"samples must be at least 1 and validation at least 0, got {samples} and {validation}.")
     if not noise >= 0:
         raise InputError(f"noise must be 0 or more, got {noise}.")
     _check_range("x_range", x_range)
@@ -45,18 +42,11 @@ def agents(
             name += " again"
         names.append(name)
 
-    def one(seed: int) -> Agents:
-        train, held = [], []
-        for amplitude, phase, name in zip(amplitudes, each, names, strict=True):
-            rng = np.random.default_rng([seed, agent_id(name)])
-            x = rng.uniform(*x_range, samples + validation)
-            y = amplitude * np.sin(x + phase) + noise * rng.standard_normal(len(x))
-            train.append((x[:samples], y[:samples]))
-            held.append((x[samples:], y[samples:]))
-        return make_agents(train, held, names=names)
+    def pair(i: int, rng: np.random.Generator) -> Pair:
+        x = rng.uniform(*x_range, samples + validation)
+        return x, amplitudes[i] * np.sin(x + each[i]) + noise * rng.standard_normal(len(x))
 
-    seeds = seeds_of(seed)
-    return one(seeds[0]) if np.ndim(seed) == 0 else stack_seeds([one(s) for s in seeds], seeds)
+    return draw_agents(names, pair, samples, validation, seed)
 
 
 def new_tasks(
@@ -70,20 +60,17 @@ def new_tasks(
     seed: int = 0,
 ) -> Tasks:
     """New tasks with amplitude and phase drawn uniformly; a device sees `shots` samples and is judged on `queries`."""
-    (root,) = seeds_of(seed)
     if count < 1 or shots < 1 or queries < 1:
         raise InputError(f"count, shots and queries must be at least 1, got {count}, {shots} and {queries}.")
     for name, value in (("amplitude", amplitude), ("phase", phase), ("x_range", x_range)):
         _check_range(name, value, may_be_point=name != "x_range")
-    rng = np.random.default_rng([root, agent_id("new tasks")])
+    rng = generator_of_tasks(seed)
     a = rng.uniform(*amplitude, (count, 1))
     p = rng.uniform(*phase, (count, 1))
     x = rng.uniform(*x_range, (count, shots + queries))
     y = a * np.sin(x + p)
-    return Tasks(
-        stack(list(zip(x[:, :shots], y[:, :shots], strict=True)), what="task"),
-        stack(list(zip(x[:, shots:], y[:, shots:], strict=True)), what="task"),
-    )
+    support, query = (list(zip(x[:, part], y[:, part], strict=True)) for part in (slice(shots), slice(shots, None)))
+    return make_tasks(support, query)
 
 
 def _check_range(name: str, value: Range, may_be_point: bool = False) -> None:

@@ -20,7 +20,6 @@ from jax import Array
 
 from fewjoule.errors import InputError
 from fewjoule.models.model import Model
-from fewjoule.models.nets import Mlp, architecture
 from fewjoule.tasks.samples import Agents, Samples
 
 MAX_SWEEPS = 100
@@ -48,25 +47,19 @@ class Alignment(NamedTuple):
 
 def permutable_axes(model: Model) -> list[Axes]:
     """Which axes permute together, tensor by tensor in flat order."""
-    shape = architecture(model)
-    if isinstance(shape, Mlp):
-        last = len(shape.sizes) - 2
-        axes = []
-        for i in range(last + 1):
-            before, after = (i - 1 if i else None), (i if i < last else None)
-            axes += [Axes(shape.sizes[i : i + 2], (before, after)), Axes((shape.sizes[i + 1],), (after,))]
-        return axes
-    axes = []
-    for i in range(4):
-        inputs = shape.filters if i else shape.image[2]
-        axes.append(Axes((3, 3, inputs, shape.filters), (None, None, i - 1 if i else None, i)))
-        axes += [Axes((shape.filters,), (i,))] * 3
-    # the dense layer sees every pixel of every channel: channels permute, pixels do not
-    return [
-        *axes,
-        Axes((*shape.sides, shape.filters, shape.classes), (None, None, 3, None)),
-        Axes((shape.classes,), (None,)),
-    ]
+    layers = model.architecture.layers
+    axes: list[Axes] = []
+    group, before, after = -1, None, None
+    for layer in layers:
+        if layer.kind != "norm":  # a norm keeps the units of the layer before it
+            group, before = group + 1, after
+            after = group if layer is not layers[-1] else None
+        # a dense layer after an image sees every pixel of every channel: channels permute, pixels do not
+        sides = layer.sides if layer.sides != (1, 1) else ()
+        weight = Axes((*sides, layer.inputs, layer.outputs), (*(None for _ in sides), before, after))
+        own = Axes((layer.outputs,), (after,))
+        axes += [own if layer.kind == "norm" else weight, own]
+    return axes
 
 
 def match(model: Model, reference: Array, other: Array) -> Array:

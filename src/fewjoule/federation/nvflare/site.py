@@ -77,9 +77,9 @@ def read_site(kit: Path) -> dict[str, Any]:
 def agent_data(site: dict[str, Any]) -> tuple[AgentData, Array | None]:
     """The agent's samples and the model it brings, from its own files."""
     from fewjoule.models.weights import read_model
-    from fewjoule.tasks.files import Reading, read_task
+    from fewjoule.tasks.files import DataFormat, read_task
 
-    train, test = read_task(site["data"], Reading())
+    train, test = read_task(site["data"], DataFormat())
     own = None
     if site["model"]:
         loss = "cross_entropy" if train.y.dtype.kind == "i" else "mse"
