@@ -10,10 +10,10 @@ from typing import get_args
 import pytest
 
 from fewjoule.cli import main
-from fewjoule.energy.ledger import KINDS, PHASES
+from fewjoule.energy.ledger import KINDS, PHASES, Kind, Phase
 from fewjoule.errors import InputError
 from fewjoule.report import write_report
-from fewjoule.report.run_folder import PATHS, TRACE, Kind, Phase, Summary
+from fewjoule.report.run_folder import PATHS, TRACE, Summary
 from fewjoule.simulate.simulate import Trace
 from tests.report.run_folders import make_folder
 

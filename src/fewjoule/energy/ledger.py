@@ -19,14 +19,16 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 from fewjoule.energy.limits import AMOUNT, amount
 from fewjoule.errors import InputError, unknown
 from fewjoule.files import write_atomically
 
-KINDS = ("measured", "modelled", "analytic")
-PHASES = ("pretraining", "computation", "uplink", "downlink", "adaptation")
+Kind = Literal["measured", "modelled", "analytic"]
+Phase = Literal["pretraining", "computation", "uplink", "downlink", "adaptation"]
+KINDS: tuple[str, ...] = get_args(Kind)
+PHASES: tuple[str, ...] = get_args(Phase)
 TRAINING = ("computation", "uplink", "downlink")
 """The phases a method is charged for; pretraining (the local models exist already) and adaptation stand apart."""
 RADIO = ("uplink", "downlink")

@@ -5,13 +5,13 @@ method, so that figures and page stay small whatever the size of the run.
 """
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from fewjoule.energy.ledger import RADIO, TRAINING
 from fewjoule.report.colours import FAMILIES
-from fewjoule.report.facts import RADIO, TRAINING, Facts, error_of, finished, on_frontier, references
+from fewjoule.report.facts import Facts, error_of, finished, on_frontier, references, seconds_kind
 from fewjoule.report.run_folder import Array, RunFolder, Summary
 from fewjoule.report.wording import joules_text, kinds_text, seconds_text
 
@@ -85,7 +85,7 @@ def _amounts(facts: list[Facts], what: str) -> Rows:
             "method": f.name,
             "label": f.label,
             "phase": s.phase,
-            "kind": s.kind if what == "joules" else s.seconds_kind,
+            "kind": s.kind if what == "joules" else seconds_kind(s),
             "value": _short(value),
             "text": text(value),
             "source": "; ".join(s.sources),
@@ -175,7 +175,7 @@ def link_of_page(facts: list[Facts], summary: Summary) -> dict[str, Any]:
                 "error": None if f.error is None else _short(f.error),
                 "quality": None if f.quality is None else f.quality_text,
                 "ownBits": f.own_bits,
-                "spent": [asdict(s) for s in f.spent],
+                "spent": [s._asdict() | {"seconds_kind": seconds_kind(s)} for s in f.spent],
             }
             for f in facts
         ],

@@ -3,32 +3,15 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from fewjoule.energy.ledger import KINDS, PHASES, Ledger
+from fewjoule.energy.ledger import KINDS, PHASES, TRAINING, Spent
 from fewjoule.report.colours import family_of
 from fewjoule.report.run_folder import MethodSummary, RunFolder, Summary
 from fewjoule.report.wording import digits
 
-TRAINING = ("computation", "uplink", "downlink")
-"""The phases a method is charged for; pretraining (the local models exist already) and adaptation stand apart."""
-RADIO = ("uplink", "downlink")
 SMALLEST_ERROR = 1e-4
 """An error of 0 is drawn here on a logarithmic axis."""
-
-
-@dataclass(frozen=True)
-class Spent:
-    """One phase and kind of one method, per seed: `seconds` is the time that passes where agents send at once."""
-
-    phase: str
-    kind: str
-    joules: float
-    seconds: float | None
-    seconds_kind: str
-    bits: float | None
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -70,12 +53,19 @@ class Facts:
 
 def digest(folder: RunFolder) -> list[Facts]:
     """All methods, the best first, those that diverged last."""
-    summary, rows = folder.summary, _rows(folder.ledger)
+    summary = folder.summary
     labels = Counter(method.label for method in summary.methods.values())
+    spent: dict[str, list[Spent]] = defaultdict(list)
+    largest_message: dict[str, float] = {}
+    for amount in folder.ledger.spent(seeds=len(summary.seeds)):
+        spent[amount.method].append(amount._replace(sources=tuple(sorted(amount.sources))))
+    for row in folder.ledger:
+        if row.phase == "uplink" and row.bits is not None:
+            largest_message[row.method] = max(largest_message.get(row.method, 0.0), row.bits)
     facts = []
     for name, method in summary.methods.items():
         quality, numbers = summary.score(name, summary.headline_steps), summary.numbers(name, summary.headline_steps)
-        sent = [bits for kind in KINDS if (bits := rows[name, "uplink", kind].largest_bits) is not None]
+        coded = any(method.settings.get(key) not in (None, "float32") for key in ("codec", "first_codec"))
         all_weights = summary.weights * summary.link.bits_per_weight
         facts.append(
             Facts(
@@ -87,12 +77,17 @@ def digest(folder: RunFolder) -> list[Facts]:
                 error=None if quality is None else error_of(summary, quality),
                 low=None if numbers is None else numbers.low,
                 high=None if numbers is None else numbers.high,
-                spent=_spent(name, method, rows, len(summary.seeds)),
-                own_bits=_coded(method.settings) or max(sent, default=math.inf) < 0.9 * all_weights,
+                spent=tuple(spent[name]),
+                own_bits=coded or largest_message.get(name, math.inf) < 0.9 * all_weights,
             )
         )
     sign = 1 if summary.better == "lower" else -1
     return sorted(facts, key=lambda f: math.inf if f.quality is None else sign * f.quality)
+
+
+def seconds_kind(spent: Spent) -> str:
+    """How the seconds are known: the CPU-time model takes watts for granted, but its seconds are those of a clock."""
+    return "measured" if all(source.startswith("CPU time") for source in spent.sources) else spent.kind
 
 
 def error_of(summary: Summary, quality: float) -> float:
@@ -133,47 +128,4 @@ def on_frontier(facts: list[Facts]) -> list[str]:
 def all_sources(facts: list[Facts]) -> list[tuple[str, str, str]]:
     """Every (phase, kind, source) of the run, in the order of the phases."""
     found = {(s.phase, s.kind, source) for f in facts for s in f.spent for source in s.sources}
-    return sorted(found, key=lambda s: (_ledger_order(s), s[2]))
-
-
-def _ledger_order(amount: tuple[str, str, Any]) -> tuple[int, int]:
-    return PHASES.index(amount[0]), KINDS.index(amount[1])
-
-
-@dataclass
-class _Rows:
-    """What the ledger's rows of one method, phase and kind say beyond the summary's sums."""
-
-    sources: set[str] = field(default_factory=set)
-    slowest: dict[tuple[int, int], float] = field(default_factory=dict)  # seconds of radio by (seed, round)
-    largest_bits: float | None = None
-
-
-def _rows(ledger: Ledger) -> dict[tuple[str, str, str], _Rows]:
-    found: dict[tuple[str, str, str], _Rows] = defaultdict(_Rows)
-    for row in ledger:
-        seen, at = found[row.method, row.phase, row.kind], (row.seed, row.round)
-        seen.sources.add(row.source)
-        if row.phase in RADIO and row.seconds is not None:
-            seen.slowest[at] = max(seen.slowest.get(at, 0.0), row.seconds)
-        if row.bits is not None:
-            seen.largest_bits = max(seen.largest_bits or 0.0, row.bits)
-    return found
-
-
-def _spent(name: str, method: MethodSummary, rows: dict[tuple[str, str, str], _Rows], seeds: int) -> tuple[Spent, ...]:
-    """Agents send at once in bands of their own, so a round of radio takes as long as its slowest agent."""
-    amounts = [(phase, kind, amount) for phase, kinds in method.energy.items() for kind, amount in kinds.items()]
-    spent = []
-    for phase, kind, amount in sorted(amounts, key=_ledger_order):
-        seen = rows[name, phase, kind]
-        seconds = math.fsum(seen.slowest.values()) / seeds if seen.slowest else amount.seconds
-        # the CPU-time model takes watts for granted, but its seconds are those of a clock
-        timed = seen.sources and all(source.startswith("CPU time") for source in seen.sources)
-        clock = "measured" if timed else kind
-        spent.append(Spent(phase, kind, amount.joules, seconds, clock, amount.bits, tuple(sorted(seen.sources))))
-    return tuple(spent)
-
-
-def _coded(settings: dict[str, Any]) -> bool:
-    return any(settings.get(name) not in (None, "float32") for name in ("codec", "first_codec"))
+    return sorted(found, key=lambda s: (PHASES.index(s[0]), KINDS.index(s[1]), s[2]))

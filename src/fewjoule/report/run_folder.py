@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fewjoule.energy.ledger import Ledger
+from fewjoule.energy.ledger import Kind, Ledger, Phase
 from fewjoule.errors import InputError
 from fewjoule.files import write_csv
 
@@ -26,8 +26,6 @@ STUDY, SUMMARY, ENERGY = "study.toml", "summary.json", "energy.csv"
 NAMES = ("method", "agent")
 
 Array = np.ndarray[Any, Any]
-Phase = Literal["pretraining", "computation", "uplink", "downlink", "adaptation"]
-Kind = Literal["measured", "modelled", "analytic"]
 
 
 class _Part(BaseModel):

@@ -2,7 +2,8 @@
 
 from html import escape
 
-from fewjoule.report.facts import TRAINING, Facts, error_of, finished, on_frontier, references
+from fewjoule.energy.ledger import TRAINING
+from fewjoule.report.facts import Facts, error_of, finished, on_frontier, references
 from fewjoule.report.run_folder import Summary
 from fewjoule.report.wording import counted, digits, joules_text, kinds_text, listing, percent_text
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from html import escape
 
+from fewjoule.energy.ledger import RADIO, TRAINING, Spent
 from fewjoule.report.colours import FAMILIES
-from fewjoule.report.facts import RADIO, TRAINING, Facts, Spent, all_sources, on_frontier
+from fewjoule.report.facts import Facts, all_sources, on_frontier
 from fewjoule.report.run_folder import Summary
 from fewjoule.report.wording import counted, digits, joules_text, kinds_text, percent_text
 
