@@ -1,5 +1,6 @@
 """What the report says of a run, against the ledger and against brute force."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from fewjoule.report import write_report
 from fewjoule.report.datasets import datasets, quality_and_joules
 from fewjoule.report.facts import digest, frontier, on_frontier, seconds_kind
 from fewjoule.report.run_folder import RunFolder
-from fewjoule.report.sentences import answer, notes
 from tests.report.run_folders import AGENTS, METHODS, WEIGHTS, make_folder
 
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
@@ -83,10 +83,15 @@ def test_a_method_that_costs_nothing_is_drawn_apart_from_the_logarithmic_axis(re
     assert drawn <= {row["joules"] for row in data["points"] if row["best"]}
 
 
+def sentences(page: str, css: str) -> list[str]:
+    """The paragraphs of a class as HTML, with plain spaces."""
+    return [" ".join(text.split()) for text in re.findall(rf'<p class="{css}">(.*?)</p>', page, re.S)]
+
+
 def test_the_first_sentence_answers_and_names_its_kinds(regression: Path) -> None:
-    folder = RunFolder.read(regression)
-    facts = digest(folder)
-    first, beside, frontier_ = (line.replace("\N{NO-BREAK SPACE}", " ") for line in answer(facts, folder.summary))
+    facts = digest(RunFolder.read(regression))
+    page = (regression / "report.html").read_text(encoding="utf-8")
+    first, beside, frontier_ = sentences(page, "answer")
     assert first.startswith(
         "<strong>Reptile 50 x 50</strong> reached the lowest median loss after 10 fine-tuning steps"
     )
@@ -94,16 +99,16 @@ def test_the_first_sentence_answers_and_names_its_kinds(regression: Path) -> Non
     assert "<strong>Meta-Backward</strong> reached" in beside
     assert "<strong>average</strong> reached" in beside
     assert all(f.label in frontier_ for f in facts if f.name in on_frontier(facts) and f.joules())
-    assert any("linear radius diverged on every seed (0 and 1)" in line for line in notes(facts, folder.summary))
+    assert any("linear radius diverged on every seed (0 and 1)" in line for line in sentences(page, "note"))
 
 
 def test_a_run_in_which_everything_diverged_says_so(tmp_path: Path) -> None:
     only = {"meta_backward-linear": METHODS["meta_backward-linear"]}
     folder = RunFolder.read(make_folder(tmp_path / "run", methods=only))
     facts = digest(folder)
-    assert "Every method diverged" in answer(facts, folder.summary)[0]
     assert datasets(folder, facts)["points"] == []
     page = write_report(folder.path).read_text(encoding="utf-8")
+    assert "Every method diverged" in sentences(page, "answer")[0]
     assert 'data-chart="energy"' in page
     assert 'data-chart="quality"' not in page
 

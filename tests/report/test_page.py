@@ -86,7 +86,12 @@ def test_controls_have_labels(page: str) -> None:
 def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     evil = "</script><img src=x onerror=alert(1)> & \"'"
     methods = {"average": METHODS["average"], "bad": (evil, *METHODS["fedsgd"][1:])}
-    text = write_report(make_folder(tmp_path / "run", methods=methods, tasks=5)).read_text(encoding="utf-8")
+    run = make_folder(tmp_path / "run", methods=methods, tasks=5)
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    summary |= dict.fromkeys(("study", "title", "model", "data"), evil) | {"link": {"name": evil}}
+    summary["methods"]["bad"]["traffic"] = {"charged_up": 1.0}
+    (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    text = write_report(run).read_text(encoding="utf-8")
     assert text.count("</script") == 3
     assert not [tag for tag, _ in Elements(text).tags if tag == "img"]
 

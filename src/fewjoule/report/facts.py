@@ -36,6 +36,11 @@ class Facts:
     def quality_text(self) -> str:
         return "–" if self.quality is None else digits(self.quality)
 
+    @property
+    def share(self) -> float:
+        """Share of the new tasks on which the method is the best; 0 where nobody knows it."""
+        return self.summary.share_best or 0.0
+
     def joules(self, phases: Iterable[str] = TRAINING) -> float:
         """Joules of these phases, all kinds together; `kinds` says which kinds those are."""
         return math.fsum(s.joules for s in self.of(phases))

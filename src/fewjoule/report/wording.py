@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T"}
 
@@ -46,12 +49,39 @@ def kinds_text(kinds: Sequence[str]) -> str:
     return " + ".join(kinds) if kinds else "nothing spent"
 
 
-def listing(items: Iterable[str]) -> str:
+def listing(items: Iterable[object]) -> str:
     """`a`, `a and b`, `a, b and c`."""
-    names = list(items)
+    names = [str(item) for item in items]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
     """`1 seed`, `5 seeds`."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def asset(name: str) -> str:
+    """The text of a file in report/assets."""
+    return (files("fewjoule.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def templates(*, autoescape: bool) -> Environment:
+    """The Jinja templates in report/assets, with the functions above as filters."""
+    environment = Environment(
+        loader=PackageLoader("fewjoule.report", "assets"),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "joules": joules_text,
+        "percent": percent_text,
+        "kinds": kinds_text,
+        "digits": digits,
+        "listing": listing,
+        "counted": counted,
+        "nobreak": lambda text: text.replace(" ", "\N{NO-BREAK SPACE}"),
+    }
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
+    return environment
