@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 import altair as alt
@@ -22,12 +21,11 @@ from fewjoule.report.facts import Facts, error_name, finished
 from fewjoule.report.panels import cdf, spread, steps
 from fewjoule.report.run_folder import Summary
 from fewjoule.report.scatter import quality_against_joules
-from fewjoule.report.wording import counted, joules_text, listing
+from fewjoule.report.wording import asset, templates
 
 KIND_SHAPES = {"measured": "circle", "modelled": "square", "analytic": "triangle-up"}
 AGENT_COLOURS = ("imaml", "fedavg", "maml", "other", "adaptation", "pretraining")
 RADIUS_STYLES = (("meta-backward", [1, 0]), ("no-rounds", [6, 3]), ("imaml", [2, 2]))
-THIN = "Thin lines in every panel: the average of the local models (neutral) and Meta-Backward (its own colour)."
 
 
 @dataclass(frozen=True)
@@ -44,38 +42,15 @@ class Chart:
 
 def charts(summary: Summary, facts: list[Facts], data: dict[str, Rows]) -> list[Chart]:
     """Every chart for which the run has numbers, in the order of the page."""
-    words = tomllib.loads((files("fewjoule.report") / "assets" / "charts.toml").read_text(encoding="utf-8"))
-    fields = _fields(summary, facts)
-    found = []
-    for name, texts in words.items():
-        title, caption, alt_text = (texts[key].format_map(fields) for key in ("title", "caption", "alt"))
+    environment, scored, found = templates(autoescape=False), finished(facts), []
+    values = {"summary": summary, "facts": facts, "scored": scored, "error": error_name(summary)}
+    values["ranking"] = [f"{f.label} {f.quality_text}" for f in scored]
+    for name, texts in tomllib.loads(asset("charts.toml")).items():
         needed = ("points", "frontier", "free") if name == "quality" else (name,)
         if any(data[each] for each in needed):
-            found.append(Chart(name, title, caption, alt_text, partial(DRAW[name], summary, data), needed))
+            words = {key: environment.from_string(text).render(values) for key, text in texts.items()}
+            found.append(Chart(name=name, **words, draw=partial(DRAW[name], summary, data), datasets=needed))
     return found
-
-
-def _fields(summary: Summary, facts: list[Facts]) -> dict[str, Any]:
-    scored = finished(facts)
-    return {
-        "metric": summary.metric,
-        "Metric": summary.metric.capitalize(),
-        "Statistic": summary.statistic.capitalize(),
-        "error": error_name(summary),
-        "further": "Further left" if summary.metric == "loss" else "Further right",
-        "steps": counted(summary.headline_steps, "fine-tuning step"),
-        "tasks": summary.tasks,
-        "thin": THIN,
-        "points": "; ".join(f"{f.label}: {f.quality_text} for {joules_text(f.joules())}" for f in scored),
-        "ranking": listing(f"{f.label} {f.quality_text}" for f in scored) if scored else "every method diverged",
-        "joules": "; ".join(_amounts_text(f, "joules", "J") for f in facts if f.spent),
-        "seconds": "; ".join(_amounts_text(f, "seconds", "s") for f in facts if f.spent),
-    }
-
-
-def _amounts_text(f: Facts, what: str, unit: str) -> str:
-    amounts = [(s.phase, getattr(s, what)) for s in f.spent]
-    return f"{f.label}: " + ", ".join(f"{phase} {value:.3g} {unit}" for phase, value in amounts if value)
 
 
 def amounts(

@@ -7,50 +7,24 @@ for protan, deutan and tritan viewers; a test holds them to it.
 """
 
 import re
+import tomllib
 from typing import NamedTuple
+
+from fewjoule.report.wording import asset
 
 
 class Family(NamedTuple):
-    """A colour by its name in `COLOURS`, the shape of its points, and the registered names of its methods."""
+    """A colour by its name in `LIGHT` and `DARK`, the shape of its points, and the registered names of its methods."""
 
     colour: str
     shape: str
-    methods: tuple[str, ...] = ()
+    methods: list[str]
 
 
-FAMILIES = {
-    "Meta-Backward": Family("meta-backward", "diamond", ("meta_backward",)),
-    "iMAML": Family("imaml", "square", ("imaml",)),
-    "MAML": Family("maml", "triangle-up", ("maml", "fomaml")),
-    "FedAvg, Reptile": Family("fedavg", "circle", ("fedsgd", "fedavg", "reptile", "fedavgm", "fedexp", "lean")),
-    "without rounds": Family("no-rounds", "cross", ("average", "local", "random", "fisher")),
-    "other": Family("other", "triangle-down"),
-}
-
-COLOURS = {
-    # name: on a light ground, on a dark ground
-    "ground": ("#ffffff", "#14171c"),
-    "panel": ("#f5f6f8", "#1d2128"),
-    "ink": ("#15181d", "#eef1f5"),
-    "soft": ("#565d68", "#a7afbb"),
-    "line": ("#d5d9df", "#3a414c"),
-    "accent": ("#0b57c9", "#8ab8ff"),
-    # families
-    "meta-backward": ("#b32510", "#f2542f"),
-    "imaml": ("#0966f1", "#2d8cff"),
-    "maml": ("#a0266f", "#e669bc"),
-    "fedavg": ("#139a5c", "#1fdc80"),
-    "no-rounds": ("#1d2026", "#f0f2f4"),
-    "other": ("#c08006", "#ffd01a"),
-    # phases
-    "pretraining": ("#71758a", "#75777d"),
-    "computation": ("#1e61ff", "#4c8cfd"),
-    "uplink": ("#950a1b", "#f0283c"),
-    "downlink": ("#ae7c05", "#fff07e"),
-    "adaptation": ("#2f9a63", "#2ffbcf"),
-}
-LIGHT = {name: light for name, (light, _) in COLOURS.items()}
-DARK = {name: dark for name, (_, dark) in COLOURS.items()}
+_THEME = tomllib.loads(asset("colours.toml"))
+FAMILIES = {name: Family(**about) for name, about in _THEME["families"].items()}
+LIGHT = {name: light for name, (light, _) in _THEME["colours"].items()}
+DARK = {name: dark for name, (_, dark) in _THEME["colours"].items()}
 
 
 def family_of(method: str) -> str:

@@ -11,27 +11,16 @@ from fewjoule.report.axes import LAYOUTS, Layout
 from fewjoule.report.charts import Chart
 from fewjoule.report.colours import on_paper, variable
 from fewjoule.report.datasets import Rows
+from fewjoule.report.wording import asset
 
 PAPER_FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-PAGE_FONT = "system-ui, -apple-system, Segoe UI, Liberation Sans, Arial, sans-serif"
+CONFIG: dict[str, Any] = json.loads(asset("vega.json"))
+"""How all charts look; the page's font is among it."""
 PNG_SCALE = 2.0
 
 Vega = dict[str, Any]
 Compiled = dict[str, dict[str, Vega]]
 """Charts by name, each by layout."""
-
-SMALL = {"titleColor": variable("soft"), "titleFontWeight": "normal", "titleFontSize": 11, "labelFontSize": 11}
-CONFIG: dict[str, Any] = {
-    "background": None,
-    "font": PAGE_FONT,
-    "view": {"stroke": None},
-    "axis": SMALL
-    | {"labelColor": variable("soft")}
-    | dict.fromkeys(("gridColor", "domainColor", "tickColor"), variable("line")),
-    "legend": SMALL | {"labelColor": variable("ink"), "labelLimit": 220, "symbolSize": 90},
-    "header": {"labelColor": variable("ink"), "labelFontSize": 12, "labelFontWeight": "bold", "labelAnchor": "start"},
-    "text": {"color": variable("ink")},
-}
 
 
 def compile_chart(chart: Chart) -> dict[str, Vega]:
@@ -50,7 +39,9 @@ def draw(vega: Vega, datasets: dict[str, Rows]) -> tuple[bytes, bytes]:
     """SVG and PNG of a compiled chart, in the colours of paper."""
     import vl_convert
 
-    vega = json.loads(on_paper(json.dumps(vega | {"background": variable("ground")}).replace(PAGE_FONT, PAPER_FONT)))
+    vega = json.loads(
+        on_paper(json.dumps(vega | {"background": variable("ground")}).replace(CONFIG["font"], PAPER_FONT))
+    )
     for source in vega["data"]:
         if source["name"] in datasets:
             source["values"] = datasets[source["name"]]

@@ -10,6 +10,7 @@ import math
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -130,22 +131,15 @@ class Summary(_Part):
     def read(cls, folder: Path) -> "Summary":
         """Read and check a folder's summary.json; a damaged one is an `InputError` that names the fault."""
         path = folder / SUMMARY
-        try:
-            raw = json.loads(_text(path))
+        with _reading(path):
+            raw = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(raw, dict) and raw.get("format") != FORMAT:
                 raise InputError(
                     f"{path} was written by another version of fewjoule (format {raw.get('format')!r}, this one reads "
                     f"{FORMAT}); run the study again."
                 )
             summary = cls.model_validate(raw)
-        except json.JSONDecodeError as error:
-            raise _damaged(path, error) from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole"
-            raise _damaged(path, f"{where}: {first['msg']}") from error
-        fault = next(summary._faults(), None)
-        if fault is not None:
+        for fault in summary._faults():
             raise _damaged(path, fault)
         return summary
 
@@ -177,30 +171,19 @@ class Table:
     def read(self, folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
         """The rows by column, each of a method that the summary knows."""
         path = folder / self.file
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.reader(file)
-                header = next(reader, [])
-                if tuple(header) != self.columns:
-                    raise _damaged(path, f"its first line must be {','.join(self.columns)}, got {','.join(header)!r}")
-                for cells in reader:
-                    yield self._row(path, reader.line_num, cells, summary)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise _damaged(path, error) from error
-
-    def _row(self, path: Path, line: int, cells: list[str], summary: Summary) -> dict[str, Any]:
-        if len(cells) != len(self.columns):
-            raise _damaged(path, f"line {line} has {len(cells)} cells instead of {len(self.columns)}")
-        row: dict[str, Any] = dict(zip(self.columns, cells, strict=True))
-        if row["method"] not in summary.methods:
-            raise _damaged(path, f"line {line}: summary.json has no method {row['method']!r}")
-        for column, cell in row.items():
-            if column not in NAMES:
-                try:
-                    row[column] = float(cell or "nan")
-                except ValueError:
-                    raise _damaged(path, f"{column} must be a number, got {cell!r}") from None
-        return row
+        with _reading(path), path.open(newline="", encoding="utf-8") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            if tuple(header) != self.columns:
+                raise _damaged(path, f"its first line must be {','.join(self.columns)}, got {','.join(header)!r}")
+            for cells in reader:
+                line = f"line {reader.line_num}"
+                if len(cells) != len(self.columns):
+                    raise _damaged(path, f"{line} has {len(cells)} cells instead of {len(self.columns)}")
+                row = dict(zip(self.columns, cells, strict=True))
+                if row["method"] not in summary.methods:
+                    raise _damaged(path, f"{line}: summary.json has no method {row['method']!r}")
+                yield {key: cell if key in NAMES else _number(path, key, cell) for key, cell in row.items()}
 
 
 EVALUATION = Table("evaluation.csv", ("method", "seed", "task", "steps", "loss", "accuracy"))
@@ -239,15 +222,12 @@ class RunFolder:
                     f"{path} is not a complete run folder: {name} is missing; finish it with "
                     f"`fewjoule run --resume {path}` or give another folder."
                 )
-        summary, study = Summary.read(path), _text(path / STUDY)
-        try:
+        summary = Summary.read(path)
+        with _reading(path / STUDY):
+            study = (path / STUDY).read_text(encoding="utf-8")
             tomllib.loads(study)
-        except tomllib.TOMLDecodeError as error:
-            raise _damaged(path / STUDY, error) from error
-        try:
+        with _reading(path / ENERGY):
             ledger = Ledger.from_csv(path / ENERGY)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise _damaged(path / ENERGY, error) from error
         tables = _values(path, summary), _trace(path, summary), _paths(path, summary)
         return cls(path, study, summary, ledger, *tables)
 
@@ -289,11 +269,24 @@ def _paths(folder: Path, summary: Summary) -> dict[str, dict[str, Array]]:
     return {name: {agent: np.asarray(sorted(points)) for agent, points in each.items()} for name, each in paths.items()}
 
 
-def _text(path: Path) -> str:
+def _number(path: Path, column: str, cell: str) -> float:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return float(cell or "nan")
+    except ValueError:
+        raise _damaged(path, f"{column} must be a number, got {cell!r}") from None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a file becomes one line that names it."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError, csv.Error, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
         raise _damaged(path, error) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise _damaged(path, f"{where}: {first['msg']}") from error
 
 
 def _damaged(path: Path, why: object) -> InputError:
