@@ -45,6 +45,11 @@ def named(channel: Any, field: str, ranges: Mapping[str, Any], **about: Any) -> 
     return channel(f"{field}:N", scale=scale, **{"title": None, **about})
 
 
+def tooltips(titles: Mapping[str, str]) -> list[alt.Tooltip]:
+    """Fields with their types (`label:N`), each under its title."""
+    return [alt.Tooltip(field, title=title) for field, title in titles.items()]
+
+
 def family_colours(families: Iterable[str]) -> dict[str, str]:
     return {name: variable(FAMILIES[name].colour) for name in families}
 

@@ -108,15 +108,16 @@ def _steps(summary: Summary, name: str) -> Line:
 
 def _trace(folder: RunFolder, name: str, column: str) -> Line:
     rows = np.stack([folder.trace[name]["round"], folder.trace[name][column]], axis=1)
-    rows = rows[np.isfinite(rows[:, 1]) & (rows[:, 1] > 0)]
-    if len(rows) > ROUNDS_SHOWN:
-        rows = rows[_thinned(len(rows)) - 1]
+    rows = _thinned(rows[np.isfinite(rows[:, 1]) & (rows[:, 1] > 0)])
     return [(at, value) for at, value in rows]
 
 
-def _thinned(rounds: int) -> Array:
-    """Some of the rounds 1, ..., `rounds`, evenly on the logarithmic axis that they are drawn on."""
-    return np.unique(np.geomspace(1, rounds, ROUNDS_SHOWN).round().astype(int))
+def _thinned(rows: Array, before: int = 0) -> Array:
+    """Some of many rounds, evenly on the logarithmic axis they are drawn on, and all rows `before` the first round."""
+    if len(rows) <= ROUNDS_SHOWN:
+        return rows
+    rounds = np.unique(np.geomspace(1, len(rows) - before, ROUNDS_SHOWN).round().astype(int))
+    return rows[[*range(before), *(rounds + before - 1)]]
 
 
 def _panels(facts: list[Facts], lines: dict[str, Line]) -> Rows:
@@ -153,7 +154,7 @@ def _paths(folder: RunFolder, facts: list[Facts]) -> Rows:
     known = {f.name: f for f in facts}
     for name, agents in sorted(folder.paths.items(), key=lambda item: list(FAMILIES).index(known[item[0]].family)):
         for agent, points in agents.items():
-            kept = points if len(points) <= ROUNDS_SHOWN else points[[0, *_thinned(len(points) - 1)]]
+            kept = _thinned(points, before=1)
             for i, (at, x, y) in enumerate(kept):
                 end = "start" if i == 0 else "end" if i == len(kept) - 1 else ""
                 about = {"label": known[name].label, "agent": agent or "server", "round": int(at)}

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fewjoule.energy.ledger import KINDS, PHASES, TRAINING, Spent
@@ -41,19 +41,18 @@ class Facts:
         """Share of the new tasks on which the method is the best; 0 where nobody knows it."""
         return self.summary.share_best or 0.0
 
-    def joules(self, phases: Iterable[str] = TRAINING) -> float:
+    def joules(self, phases: Sequence[str] = TRAINING) -> float:
         """Joules of these phases, all kinds together; `kinds` says which kinds those are."""
         return math.fsum(s.joules for s in self.of(phases))
 
-    def kinds(self, phases: Iterable[str] = TRAINING) -> tuple[str, ...]:
-        """The kinds of knowledge behind `joules`."""
-        found = {s.kind for s in self.of(phases) if s.joules > 0}
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of knowledge behind the joules of the training."""
+        found = {s.kind for s in self.of(TRAINING) if s.joules > 0}
         return tuple(kind for kind in KINDS if kind in found)
 
-    def of(self, phases: Iterable[str]) -> list[Spent]:
+    def of(self, phases: Sequence[str]) -> list[Spent]:
         """What was spent on these phases."""
-        chosen = set(phases)
-        return [s for s in self.spent if s.phase in chosen]
+        return [s for s in self.spent if s.phase in phases]
 
 
 def digest(folder: RunFolder) -> list[Facts]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from fewjoule.report.axes import Layout, family_colours, log, named, present
+from fewjoule.report.axes import Layout, family_colours, log, named, present, tooltips
 from fewjoule.report.colours import FAMILIES, variable
 from fewjoule.report.datasets import Rows
 from fewjoule.report.run_folder import Summary
@@ -66,11 +66,7 @@ def _panels(
 
     thin = named(alt.Color, "of", family_colours(["Meta-Backward", "without rounds"]), legend=None)
     references = rows("reference").mark_line(strokeWidth=1, opacity=0.55).encode(**path, color=thin)
-    tooltip = [
-        alt.Tooltip("label:N", title="method"),
-        alt.Tooltip("x:Q", title=x["title"]),
-        alt.Tooltip("y:Q", title=y["title"]),
-    ]
+    tooltip = tooltips({"label:N": "method", "x:Q": x["title"], "y:Q": y["title"]})
     lines = rows("line").mark_line(strokeWidth=2, point=point)
     lines = lines.encode(**path, color=colour, strokeDash=dash, tooltip=tooltip)
     height = alt.value(alt.ExprRef(f"(datum.dash - datum.keys) * {KEY_LINE} + 2"))

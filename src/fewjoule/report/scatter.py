@@ -13,7 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from fewjoule.report.axes import Layout, family_colours, legend, log, named, present
+from fewjoule.report.axes import Layout, family_colours, legend, log, named, present, tooltips
 from fewjoule.report.colours import FAMILIES, variable
 from fewjoule.report.datasets import Rows
 from fewjoule.report.facts import error_name
@@ -43,11 +43,8 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
     shape = named(alt.Shape, "family", {name: FAMILIES[name].shape for name in families})
     pick = alt.selection_point(name="pick", fields=["family"], bind="legend")
     faint = alt.condition(pick, alt.value(1), alt.value(0.15))
-    shown = [
-        alt.Tooltip("label:N", title="method"),
-        alt.Tooltip("quality:N", title=f"{summary.statistic} {summary.metric}"),
-        alt.Tooltip("spent:N", title="joules"),
-    ]
+    quality = f"{summary.statistic} {summary.metric}"
+    shown = tooltips({"label:N": "method", "quality:N": quality, "spent:N": "joules"})
     stairs: dict[str, Any] = {"interpolate": "step-after", "strokeWidth": 1.5, "strokeDash": [5, 4]}
     frontier = alt.Chart(alt.NamedData("frontier")).mark_line(**stairs, color=variable("soft")).encode(x=x, y=y)
     points = alt.Chart(alt.NamedData("points"))
@@ -65,8 +62,7 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
         layers.append(across.encode(y=y, color=colour, tooltip=shown))
         note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.quality")
         at = _pixels("max(8, scale('y', datum.error) - 7)")
-        for style in (HALO, {"color": variable("soft")}):
-            layers.append(note.mark_text(align="left", fontSize=11, x=6, **style).encode(y=at, text="text:N"))
+        layers += _haloed(note, "soft", {"y": at, "text": "text:N"}, x=6)
     return alt.layer(*layers).properties(width=width, height=height)
 
 
@@ -94,18 +90,22 @@ def _placed(points: alt.Chart, width: int, height: int, lowest: float, highest: 
     return found.transform_calculate(at="datum.py + datum.shift - datum.lift")
 
 
-def _labels(placed: alt.Chart, longest: int, opacity: Any) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
+def _labels(placed: alt.Chart, longest: int, opacity: Any) -> list[alt.Chart]:
     """Leaders, halos and texts."""
     x, y, at = _pixels("datum.px"), _pixels("datum.py"), _pixels("datum.at")
     leaders = placed.mark_rule(strokeWidth=0.8, color=variable("soft"))
     leaders = leaders.encode(x=x, y=y, x2=_pixels("datum.px + 10"), y2=at, opacity=opacity)
-    weight = alt.ExprRef("datum.best ? 'bold' : 'normal'")
-    text: dict[str, Any] = {"align": "left", "baseline": "middle", "dx": 12, "fontSize": 11, "fontWeight": weight}
-    halos, texts = (
-        placed.mark_text(**text, limit=longest, **style).encode(x=x, y=at, text="label:N", opacity=opacity)
-        for style in (HALO, {"color": variable("ink")})
+    style = {"baseline": "middle", "dx": 12, "fontWeight": alt.ExprRef("datum.best ? 'bold' : 'normal'")}
+    place = {"x": x, "y": at, "text": "label:N", "opacity": opacity}
+    return [leaders, *_haloed(placed, "ink", place, limit=longest, **style)]
+
+
+def _haloed(chart: alt.Chart, colour: str, place: dict[str, Any], **style: Any) -> list[alt.Chart]:
+    """A text above its halo."""
+    texts = (
+        chart.mark_text(align="left", fontSize=11, **style, **each) for each in (HALO, {"color": variable(colour)})
     )
-    return leaders, halos, texts
+    return [text.encode(**place) for text in texts]
 
 
 def _pixels(expression: str) -> Any:

@@ -55,9 +55,14 @@ def listing(items: Iterable[object]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def counted(number: int, one: str) -> str:
     """`1 seed`, `5 seeds`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number} {one if number == 1 else one + 's'}"
+
+
+def no_break(text: str) -> str:
+    """The same text, kept on one line."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def asset(name: str) -> str:
@@ -74,14 +79,7 @@ def templates(*, autoescape: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "joules": joules_text,
-        "percent": percent_text,
-        "kinds": kinds_text,
-        "digits": digits,
-        "listing": listing,
-        "counted": counted,
-        "nobreak": lambda text: text.replace(" ", "\N{NO-BREAK SPACE}"),
-    }
+    filters = (joules_text, percent_text, kinds_text, digits, listing, counted, no_break)
+    environment.filters |= {function.__name__: function for function in filters}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     return environment

@@ -1,18 +1,24 @@
-"""From a run folder to its figures and its page."""
+"""From a run folder to its figures and one self-contained HTML page that needs no network.
+
+The page's words and markup are in assets/*.html; this module gives them their values.
+"""
 
 import os
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from fewjoule.energy.ledger import TRAINING
 from fewjoule.errors import InputError
 from fewjoule.files import cache_dir, write_atomically
-from fewjoule.report.axes import PAPER_LAYOUT
-from fewjoule.report.charts import charts
-from fewjoule.report.datasets import datasets
-from fewjoule.report.facts import digest
-from fewjoule.report.figures import compile_chart, draw
-from fewjoule.report.page import render
+from fewjoule.report.axes import LAYOUTS, PAPER_LAYOUT
+from fewjoule.report.charts import Chart, charts
+from fewjoule.report.colours import DARK, FAMILIES, LIGHT, as_css
+from fewjoule.report.datasets import Rows, datasets, link_of_page
+from fewjoule.report.facts import Facts, all_sources, digest, finished, on_frontier, references
+from fewjoule.report.figures import Compiled, compile_chart, draw
 from fewjoule.report.run_folder import RunFolder
+from fewjoule.report.wording import asset, templates
 
 
 def write(folder: Path) -> Path:
@@ -29,7 +35,7 @@ def write(folder: Path) -> Path:
     contents: dict[str, bytes] = {}
     for name, layouts in compiled.items():
         contents[f"figures/{name}.svg"], contents[f"figures/{name}.png"] = draw(layouts[PAPER_LAYOUT], data)
-    contents["report.html"] = render(run, facts, data, drawn, compiled, _vega()).encode("utf-8")
+    contents["report.html"] = _page(run, facts, data, drawn, compiled).encode("utf-8")
     try:
         (folder / "figures").mkdir(exist_ok=True)
         for name, content in contents.items():
@@ -39,8 +45,49 @@ def write(folder: Path) -> Path:
     return folder / "report.html"
 
 
+def _page(run: RunFolder, facts: list[Facts], data: dict[str, Rows], drawn: list[Chart], compiled: Compiled) -> str:
+    """Tables and sentences as text, charts as descriptions beside their numbers, and Vega to draw them."""
+    summary, scored, best = run.summary, finished(facts), on_frontier(facts)
+    return (
+        templates(autoescape=True)
+        .get_template("page.html")
+        .render(
+            summary=summary,
+            study=run.study,
+            facts=facts,
+            scored=scored,
+            references=references(facts)[::-1],
+            best=best,
+            frontier=[f for name in best for f in scored if f.name == name and f.joules() > 0],
+            extreme="lowest" if summary.better == "lower" else "highest",
+            training=TRAINING,
+            phases=[phase for phase in TRAINING if phase == "uplink" or any(f.of([phase]) for f in facts)],
+            families=FAMILIES,
+            all_sources=all_sources(facts),
+            charts=drawn,
+            data=link_of_page(facts, summary)
+            | {
+                "layouts": LAYOUTS,
+                "charts": compiled,
+                "uses": {chart.name: chart.datasets for chart in drawn},
+                "datasets": {name: _columns(rows) for name, rows in data.items()},
+            },
+            light=as_css(LIGHT),
+            dark=as_css(DARK),
+            css=asset("page.css"),
+            vega=_vega().replace("</script", "<\\/script"),
+            script=asset("page.js"),
+        )
+    )
+
+
+def _columns(rows: Rows) -> dict[str, Any]:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return {"columns": columns, "rows": [[row.get(column) for column in columns] for row in rows]}
+
+
 def _vega() -> str:
-    """Vega as one script. Bundling takes seconds, so the result is kept for this version of vl-convert."""
+    """The script that puts `vegaEmbed` on the window. Bundling takes seconds, so it is kept for this vl-convert."""
     import vl_convert
 
     kept = cache_dir() / "vega" / f"vl-convert-{version('vl-convert-python')}.js"
