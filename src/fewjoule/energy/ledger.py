@@ -19,7 +19,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 from fewjoule.energy.limits import AMOUNT, amount
 from fewjoule.errors import InputError, unknown
@@ -75,17 +75,6 @@ class Spent(NamedTuple):
     sources: tuple[str, ...]
 
 
-class Wanted(TypedDict, total=False):
-    """What rows may be chosen by; None is as good as not given."""
-
-    method: str | None
-    seed: int | None
-    agent: str | None
-    round: int | None
-    phase: str | Iterable[str] | None
-    kind: str | None
-
-
 class Ledger:
     """Rows of energy, in the order they were added."""
 
@@ -120,8 +109,7 @@ class Ledger:
         flops: int | float | None = None,
     ) -> Row:
         """Put one amount on the ledger and return its row."""
-        _check_name("phase", phase)
-        _check_name("kind", kind)
+        _check_names(phase=[phase], kind=[kind])
         if not source:
             raise InputError("source must say where the joules come from, got an empty text.")
         for what, text in (("method", method), ("agent", agent), ("source", source)):
@@ -140,54 +128,44 @@ class Ledger:
         return row
 
     def add_reading(
-        self,
-        reading: Mapping[str, Any],
-        *,
-        method: str,
-        seed: int,
-        phase: str,
-        shares: int = 1,
-        of: str | None = None,
-        flops: int | float | None = None,
+        self, reading: Mapping[str, Any], *, phase: str, shares: int = 1, of: str | None = None, **fields: Any
     ) -> Row:
         """Put a meter's reading (joules, seconds, kind, source) over all agents and rounds on the ledger.
 
         One of `shares` equal parts, where the reading covers several seeds or new tasks; `of` names what they are, and
-        the source says it. `flops` are those of the part.
+        the source says it. The other `fields` are those of `add`: method, seed, and the flops of the part.
         """
         return self.add(
-            method=method,
-            seed=seed,
             phase=phase,
             round=BEFORE_FIRST_ROUND if phase == "pretraining" else ALL_ROUNDS,
             kind=reading["kind"],
             source=reading["source"] + (f"; one reading shared by {shares} {of}s" if of else ""),
             joules=reading["joules"] / shares,
             seconds=reading["seconds"] / shares,
-            flops=flops,
+            **fields,
         )
 
-    def select(self, **wanted: Unpack[Wanted]) -> "Ledger":
-        """The rows that match everything given; `phase` may be several phases."""
-        allowed: dict[str, tuple[Any, ...]] = {}
-        for column, value in wanted.items():
-            if column not in Wanted.__annotations__:
-                raise unknown("column", column, Wanted.__annotations__)
-            if value is not None:
-                several = column == "phase" and not isinstance(value, str)
-                allowed[column] = tuple(value) if several else (value,)  # type: ignore[arg-type]
-        for column in ("phase", "kind"):
-            for name in allowed.get(column, ()):
-                _check_name(column, name)
-        return Ledger(row for row in self._rows if all(getattr(row, column) in allowed[column] for column in allowed))
+    def select(self, **wanted: Any) -> "Ledger":
+        """The rows that match every column given, which may be any up to `kind`; `phase` may be several phases.
+
+        None is as good as not given.
+        """
+        for column in wanted:
+            if column not in _CHOSEN_BY:
+                raise unknown("column", column, _CHOSEN_BY)
+        chosen = {column: value for column, value in wanted.items() if value is not None}
+        for column, value in chosen.items():
+            chosen[column] = [value] if column != "phase" or isinstance(value, str) else list(value)
+        _check_names(**{column: chosen[column] for column in _NAMES if column in chosen})
+        return Ledger(row for row in self._rows if all(getattr(row, column) in chosen[column] for column in chosen))
 
     def by_kind(self) -> dict[str, float]:
         """Joules of each kind that occurs."""
         sums = {kind: [row.joules for row in self._rows if row.kind == kind] for kind in KINDS}
         return {kind: math.fsum(joules) for kind, joules in sums.items() if joules}
 
-    def total(self, *, mix_kinds: bool = False, **wanted: Unpack[Wanted]) -> float:
-        """Joules of the matching rows. Rows of different kinds are added up only on the word `mix_kinds=True`."""
+    def total(self, *, mix_kinds: bool = False, **wanted: Any) -> float:
+        """Joules of the rows that `select` gives, of different kinds only on the word `mix_kinds=True`."""
         chosen = self.select(**wanted).by_kind()
         if len(chosen) > 1 and not mix_kinds:
             raise InputError(
@@ -234,16 +212,10 @@ class Ledger:
                 split._rows.append(row)
                 continue
             for agent, count in flops.items():
-                share = count / whole
-                part = row._replace(
-                    agent=agent,
-                    kind="modelled",
-                    source=f"{row.source}; share of {agent} by operation counts",
-                    joules=row.joules * share,
-                    bits=None if row.bits is None else row.bits * share,
-                    flops=None if row.flops is None else row.flops * share,
-                )
-                split._rows.append(part)
+                share, source = count / whole, f"{row.source}; share of {agent} by operation counts"
+                bits, operations = (None if value is None else value * share for value in (row.bits, row.flops))
+                part = row._replace(agent=agent, kind="modelled", source=source, joules=row.joules * share)
+                split._rows.append(part._replace(bits=bits, flops=operations))
         return split
 
     def to_csv(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -299,10 +271,11 @@ def _spent(key: tuple[str, str, str], rows: list[Row], seeds: int) -> Spent:
     )
 
 
-def _check_name(column: str, name: str) -> None:
-    known = PHASES if column == "phase" else KINDS
-    if name not in known:
-        raise unknown(column, name, known)
+def _check_names(**given: Iterable[str]) -> None:
+    for column, names in given.items():
+        for name in names:
+            if name not in _NAMES[column]:
+                raise unknown(column, name, _NAMES[column])
 
 
 def _count(what: str, value: int | float) -> int | float:
@@ -315,6 +288,8 @@ def _number(cell: str) -> int | float:
     return int(cell) if cell.lstrip("-").isdecimal() else float(cell)
 
 
+_CHOSEN_BY = Row._fields[: Row._fields.index("source")]
+_NAMES = {"phase": PHASES, "kind": KINDS}
 _CELLS: dict[str, Callable[[str], Any]] = {
     "seed": int, "round": int, "joules": float, "seconds": float, "bits": _number, "flops": _number,
 }  # fmt: skip
