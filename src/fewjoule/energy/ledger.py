@@ -14,7 +14,6 @@ Sums are per kind. Adding different kinds up needs the word `mix_kinds=True`.
 """
 
 import csv
-import io
 import math
 import os
 from collections import defaultdict
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 from fewjoule.energy.limits import AMOUNT, amount
 from fewjoule.errors import InputError, unknown
-from fewjoule.files import write_atomically
+from fewjoule.files import write_csv
 
 KINDS = ("measured", "modelled", "analytic")
 PHASES = ("pretraining", "computation", "uplink", "downlink", "adaptation")
@@ -109,7 +108,8 @@ class Ledger:
         flops: int | float | None = None,
     ) -> Row:
         """Put one amount on the ledger and return its row."""
-        _check_names(phase=[phase], kind=[kind])
+        _check_name("phase", phase)
+        _check_name("kind", kind)
         if not source:
             raise InputError("source must say where the joules come from, got an empty text.")
         for what, text in (("method", method), ("agent", agent), ("source", source)):
@@ -153,10 +153,12 @@ class Ledger:
         for column in wanted:
             if column not in _CHOSEN_BY:
                 raise unknown("column", column, _CHOSEN_BY)
-        chosen = {column: value for column, value in wanted.items() if value is not None}
-        for column, value in chosen.items():
-            chosen[column] = [value] if column != "phase" or isinstance(value, str) else list(value)
-        _check_names(**{column: chosen[column] for column in _NAMES if column in chosen})
+        chosen = {column: [value] for column, value in wanted.items() if value is not None}
+        if "phase" in chosen and not isinstance(wanted["phase"], str):
+            chosen["phase"] = list(wanted["phase"])
+        for column in _NAMES:
+            for name in chosen.get(column, ()):
+                _check_name(column, name)
         return Ledger(row for row in self._rows if all(getattr(row, column) in chosen[column] for column in chosen))
 
     def by_kind(self) -> dict[str, float]:
@@ -223,11 +225,7 @@ class Ledger:
 
         An existing file is refused unless `force` says to replace it.
         """
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(Row._fields)
-        writer.writerows(self._rows)
-        write_atomically(os.fspath(path), text.getvalue().encode(), force=force)
+        write_csv(os.fspath(path), Row._fields, self._rows, force=force)
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> "Ledger":
@@ -240,16 +238,10 @@ class Ledger:
                 raise InputError(f"{path}: the first line must be {','.join(Row._fields)}, got {','.join(header)!r}.")
             for cells in reader:
                 try:
-                    ledger._read(cells)
+                    ledger.add(**_fields(cells))
                 except (InputError, ValueError) as error:
                     raise InputError(f"{path}, line {reader.line_num}: {error}") from error
         return ledger
-
-    def _read(self, cells: list[str]) -> None:
-        if len(cells) != len(Row._fields):
-            raise InputError(f"a row has {len(Row._fields)} cells, got {len(cells)}.")
-        fields = zip(Row._fields, cells, strict=True)
-        self.add(**{name: _CELLS.get(name, str)(cell) for name, cell in fields if cell or name not in _MAY_BE_EMPTY})
 
 
 def _spent(key: tuple[str, str, str], rows: list[Row], seeds: int) -> Spent:
@@ -271,17 +263,23 @@ def _spent(key: tuple[str, str, str], rows: list[Row], seeds: int) -> Spent:
     )
 
 
-def _check_names(**given: Iterable[str]) -> None:
-    for column, names in given.items():
-        for name in names:
-            if name not in _NAMES[column]:
-                raise unknown(column, name, _NAMES[column])
+def _check_name(column: str, name: str) -> None:
+    if name not in _NAMES[column]:
+        raise unknown(column, name, _NAMES[column])
 
 
 def _count(what: str, value: int | float) -> int | float:
     """A checked amount that stays a whole number where it is one."""
     AMOUNT.check(what, value)
     return int(value) if hasattr(value, "__index__") else float(value)
+
+
+def _fields(cells: list[str]) -> dict[str, Any]:
+    """A line of the file as `add` takes it."""
+    if len(cells) != len(Row._fields):
+        raise InputError(f"a row has {len(Row._fields)} cells, got {len(cells)}.")
+    named = zip(Row._fields, cells, strict=True)
+    return {name: _CELLS.get(name, str)(cell) for name, cell in named if cell or name not in _MAY_BE_EMPTY}
 
 
 def _number(cell: str) -> int | float:
