@@ -45,13 +45,15 @@ def write_atomically(path: str | Path, content: bytes, *, force: bool = False) -
         part.unlink(missing_ok=True)
 
 
-def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table over whatever is there; cells are quoted where they must be, and None is an empty cell."""
+def write_csv(
+    path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[object]], *, force: bool = True
+) -> None:
+    """Write a table, over whatever is there unless `force=False`; cells are quoted as needed, None is an empty cell."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
-    write_atomically(path, buffer.getvalue().encode(), force=True)
+    write_atomically(path, buffer.getvalue().encode(), force=force)
 
 
 def _open_up(part: Path) -> None:

@@ -13,7 +13,7 @@ from fewjoule.cli import app
 from fewjoule.cli.plan import read_joules
 from fewjoule.energy import LINKS, device, link
 from fewjoule.methods.lean import MOST_ROUNDS, TARGETS, choose, radio_joules, step_joules
-from fewjoule.simulate.plan import cost, most_bits
+from fewjoule.simulate.plan import cost, most_bits, plan
 from fewjoule.simulate.work import agent_flops, data_for, method_flops
 
 MODEL = mlp([1, 8, 1])
@@ -160,6 +160,19 @@ def test_the_command():
     poor = CliRunner().invoke(app, [*arguments[:-1], "1uJ"])
     assert poor.exit_code == 0
     assert "must be at least" in poor.stdout
+
+
+def test_the_command_prints_what_the_function_gives():
+    found = plan("mlp:1-8-1", agents=2, link=link("wifi"), budget_joules=0.5, device="cortex-m4")
+    arguments = "plan --agents 2 --model mlp:1-8-1 --link wifi --budget 500mJ --device cortex-m4 --json"
+    table = json.loads(CliRunner().invoke(app, arguments.split()).stdout)
+    assert (table["weights"], table["agents"], table["note"], table["rows"]) == (
+        found.weights, found.agents, found.notes, found.rows,
+    )  # fmt: skip
+    assert plan(mlp([1, 8, 1], loss="cross_entropy"), agents=2).rows == plan("mlp:1-8-1", agents=2).rows
+    for wrong in ({"agents": 0}, {"samples": 0}, {"budget_joules": -1.0}, {"link": "wfi"}, {"device": "cortex"}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))}|did you mean"):
+            plan("mlp:1-8-1", **({"agents": 2} | wrong))
 
 
 def test_a_plan_needs_to_know_the_inputs():

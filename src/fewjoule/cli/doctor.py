@@ -44,46 +44,39 @@ def doctor(
 
 def examine(*, require_measured: bool = False, powercap: Path | None = None) -> list[Finding]:
     """Everything the command prints."""
-    return [
-        Finding("fewjoule", f"{_version('fewjoule')}, Python {platform.python_version()}, {platform.platform()}"),
-        *_energy(require_measured, powercap),
-        _guarded("device", _devices),
-        _guarded("cache", _cache),
-        _guarded("folder", _folder),
-        _guarded("a small run", _small_run),
-        Finding("versions", ", ".join(f"{name} {_version(name)}" for name in PACKAGES)),
-    ]
-
-
-def _guarded(subject: str, look: Callable[[], str]) -> Finding:
-    try:
-        return Finding(subject, look())
-    except Exception as error:  # whatever is broken on this machine belongs in the report, not in a traceback
-        return Finding(subject, f"{type(error).__name__}: {error}", problem=True)
-
-
-def _energy(require_measured: bool, powercap: Path | None) -> list[Finding]:
-    from fewjoule.energy import NoMeterError, PowercapMeter, PyraplMeter, ZeusMeter, auto
+    from fewjoule.energy import PowercapMeter, PyraplMeter, ZeusMeter, auto
     from fewjoule.energy.powercap import POWERCAP
 
     root = POWERCAP if powercap is None else powercap
-    meters: dict[str, Callable[[], PowercapMeter | ZeusMeter | PyraplMeter]] = {
-        "powercap": lambda: PowercapMeter(root),
-        "zeus": ZeusMeter,
-        "pyRAPL": PyraplMeter,
+
+    def chosen() -> str:
+        meter = auto(require_measured=require_measured, powercap=root).meter
+        return f"{meter.kind} by {meter.source} (scope: {meter.scope})"
+
+    checks: dict[str, Callable[[], str]] = {
+        "fewjoule": lambda: f"{_version('fewjoule')}, Python {platform.python_version()}, {platform.platform()}",
+        "energy": chosen,
+        "  powercap": lambda: f"measures {PowercapMeter(root).source}",
+        "  zeus": lambda: f"measures {ZeusMeter().source}",
+        "  pyRAPL": lambda: f"measures {PyraplMeter().source}",
+        "device": _devices,
+        "cache": _cache,
+        "folder": _folder,
+        "a small run": _small_run,
+        "versions": lambda: ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
     }
-    findings = []
-    for name, build in meters.items():
-        try:
-            findings.append(Finding(f"  {name}", f"measures {build().source}"))
-        except NoMeterError as error:
-            findings.append(Finding(f"  {name}", f"no: {error}"))
+    return [_finding(subject, look) for subject, look in checks.items()]
+
+
+def _finding(subject: str, look: Callable[[], str]) -> Finding:
+    from fewjoule.energy import NoMeterError
+
     try:
-        choice = auto(require_measured=require_measured, powercap=root)
-    except InputError as error:
-        return [Finding("energy", str(error), problem=True), *findings]
-    said = f"{choice.meter.kind} by {choice.meter.source} (scope: {choice.meter.scope})"
-    return [Finding("energy", said), *findings]
+        return Finding(subject, look())
+    except NoMeterError as error:  # a problem only where measuring is required
+        return Finding(subject, str(error), True) if subject == "energy" else Finding(subject, f"no: {error}")
+    except Exception as error:  # whatever is broken on this machine belongs in the report, not in a traceback
+        return Finding(subject, f"{type(error).__name__}: {error}", problem=True)
 
 
 def _devices() -> str:

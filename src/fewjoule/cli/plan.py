@@ -2,14 +2,18 @@
 
 import json
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fewjoule.errors import InputError
 
 UNITS = {"uJ": 1e-6, "mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "mWh": 3.6}
-LEFT_OUT = ("random", "local", "lean")  # without messages, or with one agent only; lean has rows of its own
+DURATIONS = {"d": 86_400, "h": 3600, "min": 60, "s": 1, "ms": 1e-3}
+COLUMNS = {
+    "method": "method", "rounds": "rounds", "bits sent": "uplink_bits", "J sending": "uplink_joules",
+    "J receiving": "downlink_joules", "J computing": "arithmetic_joules", "J total": "total_joules",
+}  # fmt: skip
 
 
 def plan(
@@ -27,67 +31,27 @@ def plan(
     Methods stand with their default settings; `lean` with the settings that its rule gives.
     """
     from fewjoule.cli.screen import say, table
-    from fewjoule.energy.presets import device as named_device
-    from fewjoule.energy.presets import link as named_link
-    from fewjoule.models.nets import model_from_spec
+    from fewjoule.simulate.plan import plan as planned
 
     joules = None if budget is None else read_joules(budget)
-    chosen = model_from_spec(model, loss="cross_entropy")
-    radio = named_link(link)
-    processor = None if device is None else named_device(device)
-    rows, note = plan_rows(chosen, radio, processor, joules, samples, training_steps)
+    found = planned(
+        model, agents=agents, link=link, budget_joules=joules, device=device, samples=samples,
+        training_steps=training_steps,
+    )  # fmt: skip
+    notes = [*found.notes, *([] if device else ["Arithmetic is not counted; give --device to count it."])]
     if as_json:
-        say(json.dumps({"weights": chosen.size, "link": link, "agents": agents, "note": note, "rows": rows}, indent=1))
+        whole = {"weights": found.weights, "link": link, "agents": agents, "note": notes, "rows": found.rows}
+        say(json.dumps(whole, indent=1))
         return
-    say(f"{model}: {chosen.size} weights; {agents} agents over {link!r}; costs of one agent, at most")
-    shown = [
-        (
-            row["method"], row["rounds"], row["uplink_bits"], row["uplink_joules"], row["downlink_joules"],
-            row["arithmetic_joules"], row["total_joules"], agents * row["total_joules"],
-            _duration(row["radio_seconds"]), *([] if joules is None else ["yes" if row["fits"] else "no"]),
-        )
-        for row in rows
-    ]  # fmt: skip
-    header = ["method", "rounds", "bits sent", "J sending", "J receiving", "J computing", "J total", "J all agents"]
-    table([*header, "on the air", *([] if joules is None else [f"fits {budget}"])], shown)
-    for line in note:
+    say(f"{model}: {found.weights} weights; {agents} agents over {link!r}; costs of one agent, at most")
+    shown = []
+    for row in found.rows:
+        cells = [row[key] for key in COLUMNS.values()]
+        fits = [] if joules is None else ["yes" if row["fits"] else "no"]
+        shown.append([*cells, agents * row["total_joules"], _duration(row["radio_seconds"]), *fits])
+    table([*COLUMNS, "J all agents", "on the air", *([] if joules is None else [f"fits {budget}"])], shown)
+    for line in notes:
         say(line)
-
-
-def plan_rows(
-    model: Any, radio: Any, processor: Any, budget: float | None, samples: int, training_steps: int
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """One row per method, the cheapest first, and what to say below."""
-    from dataclasses import asdict
-
-    from fewjoule.methods import METHODS, lean
-    from fewjoule.methods.lean import TARGETS, choose
-    from fewjoule.simulate.plan import cost
-
-    built = {name: build() for name, build in METHODS.items() if name not in LEFT_OUT}
-    given: dict[str, Any] = {"weights": model.size, "link": radio, "training_steps": training_steps}
-    given["device"] = processor
-    rules: dict[str, dict[str, Any]] = {f"lean, target {target}": {"target": target} for target in TARGETS}
-    notes = []
-    if budget is not None:
-        rules["lean, within the budget"] = {"budget_joules": budget}
-    for label, wish in rules.items():
-        try:
-            built[label] = lean(**wish, **given)
-            notes.append(f"{label}: {_words(choose(**wish, **given))}.")
-        except InputError as error:
-            notes.append(f"{label}: {error}")
-    rows = []
-    for label, method in built.items():
-        spent = cost(method, model, radio, processor, samples=samples)
-        row = {"method": label, **asdict(spent), "total_joules": spent.total_joules}
-        rows.append(row | {"fits": budget is None or spent.total_joules <= budget})
-    rows.sort(key=lambda row: row["total_joules"])
-    if any(row["downlink_joules"] is None for row in rows):
-        notes.append(f"Link {radio.name!r} does not know its receive power: receiving is not counted.")
-    if processor is None:
-        notes.append("Arithmetic is not counted; give --device to count it.")
-    return rows, notes
 
 
 def read_joules(text: str) -> float:
@@ -103,17 +67,8 @@ def read_joules(text: str) -> float:
     return value
 
 
-def _words(choice: Any) -> str:
-    """What the rule of lean chose."""
-    if not choice.rounds:
-        return f"one upload as {choice.up}, no rounds"
-    rounds = "1 round" if choice.rounds == 1 else f"{choice.rounds} rounds"
-    said = f"{rounds} of {choice.local_steps} local steps; up {choice.up}, down {choice.down}"
-    return said + (", error feedback" if choice.feedback else "")
-
-
 def _duration(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+    for unit, size in DURATIONS.items():
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{1e6 * seconds:.3g} us"

@@ -1,20 +1,67 @@
-"""How far a run is: bars with the remaining time on a terminal, plain lines otherwise."""
+"""How far a run is: bars with the remaining time on a terminal, one line per finished stage otherwise."""
 
 import signal
 import sys
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 
-class _Stoppable:
-    """Raises KeyboardInterrupt at the next sign of progress after Ctrl-C, should a library have swallowed the first."""
+class _TimeLeft(TimeRemainingColumn):
+    """The time that a stage still takes; nothing once it is done."""
+
+    def render(self, task: Task) -> Text:
+        return Text("left ") + super().render(task) if task.remaining else Text()
+
+
+class Progress:
+    """Shows a run's stages until `finish`.
+
+    After Ctrl-C the next sign of progress raises KeyboardInterrupt again, should a library have swallowed the first.
+    """
 
     def __init__(self) -> None:
-        self._stopped = False
-        signal.signal(signal.SIGINT, self._stop)
+        self._plain = not sys.stdout.isatty()
+        self._bars = Bars(
+            TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(), _TimeLeft(), console=Console(highlight=False), disable=self._plain,
+        )  # fmt: skip
+        self._stage, self._began = "", 0.0
+        self._stopped, self._running = False, True
+        self._handler_before = signal.signal(signal.SIGINT, self._stop)
+        self._bars.start()
+
+    def line(self, text: str) -> None:
+        if self._plain:
+            print(text, flush=True)
+        else:
+            self._bars.console.print(text, markup=False)
+
+    def stage(self, name: str, work: float) -> None:
+        self._check()
+        self._end_stage()
+        self._stage, self._began = name, time.monotonic()
+        self._task = self._bars.add_task(name, total=work)
+
+    def advance(self, work: float) -> None:
+        self._check()
+        self._bars.advance(self._task, work)
+
+    def finish(self) -> None:
+        """End the last stage and give Ctrl-C back to who had it; a second call does nothing."""
+        self._end_stage()
+        self._bars.stop()
+        if self._running:
+            self._running = False
+            signal.signal(signal.SIGINT, self._handler_before)
+
+    def _end_stage(self) -> None:
+        if self._stage and self._plain:
+            self.line(f"{self._stage}: done in {time.monotonic() - self._began:.1f} s")
+        self._stage = ""
 
     def _stop(self, *_: object) -> None:
         self._stopped = True
@@ -23,59 +70,3 @@ class _Stoppable:
     def _check(self) -> None:
         if self._stopped:
             raise KeyboardInterrupt
-
-
-class PlainProgress(_Stoppable):
-    """One line per stage, for files and pipes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stage, self._began = "", 0.0
-
-    def line(self, text: str) -> None:
-        print(text, flush=True)
-
-    def stage(self, name: str, work: float) -> None:
-        self._check()
-        self.finish()
-        self._stage, self._began = name, time.monotonic()
-
-    def advance(self, work: float) -> None:
-        self._check()
-
-    def finish(self) -> None:
-        if self._stage:
-            self.line(f"{self._stage}: done in {time.monotonic() - self._began:.1f} s")
-        self._stage = ""
-
-
-class BarProgress(_Stoppable):
-    """One bar per stage with elapsed and remaining time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bars = Bars(
-            TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(highlight=False),
-        )  # fmt: skip
-        self._task: TaskID | None = None
-        self._bars.start()
-
-    def line(self, text: str) -> None:
-        self._bars.console.print(text, markup=False)
-
-    def stage(self, name: str, work: float) -> None:
-        self._check()
-        self._task = self._bars.add_task(name, total=work)
-
-    def advance(self, work: float) -> None:
-        self._check()
-        if self._task is not None:
-            self._bars.advance(self._task, work)
-
-    def finish(self) -> None:
-        self._bars.stop()
-
-
-def progress() -> PlainProgress | BarProgress:
-    return BarProgress() if sys.stdout.isatty() else PlainProgress()

@@ -27,7 +27,7 @@ def run(
     resume: Annotated[str | None, typer.Option(metavar="FOLDER", help="Go on with a stopped run.")] = None,
 ) -> None:
     """Run a study: local training, every method, adaptation to new tasks, energy, figures and a page."""
-    from fewjoule.cli.progress import progress
+    from fewjoule.cli.progress import Progress
     from fewjoule.cli.screen import show_summary
     from fewjoule.files import use_compile_cache
     from fewjoule.study.parts import new_folder, stopped_study
@@ -48,7 +48,7 @@ def run(
         prepared = prepare(chosen)
         folder = new_folder(prepared.study, out)
     use_compile_cache()
-    shown = progress()
+    shown = Progress()
     try:
         run_study(prepared, folder, shown)
     except KeyboardInterrupt:

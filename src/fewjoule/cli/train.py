@@ -47,7 +47,7 @@ def train(
 ) -> None:  # fmt: skip
     """Train a meta-model over the agents in FOLDER."""
     from fewjoule import files
-    from fewjoule.cli.progress import progress
+    from fewjoule.cli.progress import Progress
     from fewjoule.methods import method as named_method
     from fewjoule.models.weights import write_model
     from fewjoule.study.outputs import energy_table, model_card
@@ -102,7 +102,7 @@ def train(
     files.use_compile_cache()
     _show_agents(own)
 
-    shown = progress()
+    shown = Progress()
     with _place(run_folder) as place:
         new_folder(prepared.study, str(place))
         try:

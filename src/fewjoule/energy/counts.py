@@ -42,13 +42,7 @@ class Counts(NamedTuple):
 
 def count(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Counts:
     """Count one call of a function of arrays; the arguments may be arrays or `jax.ShapeDtypeStruct`s."""
-    closed = jax.make_jaxpr(function)(*args, **kwargs)
-    return count_jaxpr(closed)
-
-
-def count_jaxpr(closed: ClosedJaxpr) -> Counts:
-    """Count a traced program."""
-    return _walk(without_dead_code(closed.jaxpr))
+    return _walk(without_dead_code(jax.make_jaxpr(function)(*args, **kwargs).jaxpr))
 
 
 def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:

@@ -14,16 +14,15 @@ Sums are per kind. Adding different kinds up needs the word `mix_kinds=True`.
 """
 
 import csv
-import io
 import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from fewjoule.energy.limits import AMOUNT, amount
 from fewjoule.errors import InputError, unknown
-from fewjoule.files import write_atomically
+from fewjoule.files import write_csv
 
 Kind = Literal["measured", "modelled", "analytic"]
 Phase = Literal["pretraining", "computation", "uplink", "downlink", "adaptation"]
@@ -75,17 +74,6 @@ class Spent(NamedTuple):
     bits: float | None
     flops: float | None
     sources: tuple[str, ...]
-
-
-class Wanted(TypedDict, total=False):
-    """What rows may be chosen by; None is as good as not given."""
-
-    method: str | None
-    seed: int | None
-    agent: str | None
-    round: int | None
-    phase: str | Iterable[str] | None
-    kind: str | None
 
 
 class Ledger:
@@ -142,54 +130,46 @@ class Ledger:
         return row
 
     def add_reading(
-        self,
-        reading: Mapping[str, Any],
-        *,
-        method: str,
-        seed: int,
-        phase: str,
-        shares: int = 1,
-        of: str | None = None,
-        flops: int | float | None = None,
+        self, reading: Mapping[str, Any], *, phase: str, shares: int = 1, of: str | None = None, **fields: Any
     ) -> Row:
         """Put a meter's reading (joules, seconds, kind, source) over all agents and rounds on the ledger.
 
         One of `shares` equal parts, where the reading covers several seeds or new tasks; `of` names what they are, and
-        the source says it. `flops` are those of the part.
+        the source says it. The other `fields` are those of `add`: method, seed, and the flops of the part.
         """
         return self.add(
-            method=method,
-            seed=seed,
             phase=phase,
             round=BEFORE_FIRST_ROUND if phase == "pretraining" else ALL_ROUNDS,
             kind=reading["kind"],
             source=reading["source"] + (f"; one reading shared by {shares} {of}s" if of else ""),
             joules=reading["joules"] / shares,
             seconds=reading["seconds"] / shares,
-            flops=flops,
+            **fields,
         )
 
-    def select(self, **wanted: Unpack[Wanted]) -> "Ledger":
-        """The rows that match everything given; `phase` may be several phases."""
-        allowed: dict[str, tuple[Any, ...]] = {}
-        for column, value in wanted.items():
-            if column not in Wanted.__annotations__:
-                raise unknown("column", column, Wanted.__annotations__)
-            if value is not None:
-                several = column == "phase" and not isinstance(value, str)
-                allowed[column] = tuple(value) if several else (value,)  # type: ignore[arg-type]
-        for column in ("phase", "kind"):
-            for name in allowed.get(column, ()):
+    def select(self, **wanted: Any) -> "Ledger":
+        """The rows that match every column given, which may be any up to `kind`; `phase` may be several phases.
+
+        None is as good as not given.
+        """
+        for column in wanted:
+            if column not in _CHOSEN_BY:
+                raise unknown("column", column, _CHOSEN_BY)
+        chosen = {column: [value] for column, value in wanted.items() if value is not None}
+        if "phase" in chosen and not isinstance(wanted["phase"], str):
+            chosen["phase"] = list(wanted["phase"])
+        for column in _NAMES:
+            for name in chosen.get(column, ()):
                 _check_name(column, name)
-        return Ledger(row for row in self._rows if all(getattr(row, column) in allowed[column] for column in allowed))
+        return Ledger(row for row in self._rows if all(getattr(row, column) in chosen[column] for column in chosen))
 
     def by_kind(self) -> dict[str, float]:
         """Joules of each kind that occurs."""
         sums = {kind: [row.joules for row in self._rows if row.kind == kind] for kind in KINDS}
         return {kind: math.fsum(joules) for kind, joules in sums.items() if joules}
 
-    def total(self, *, mix_kinds: bool = False, **wanted: Unpack[Wanted]) -> float:
-        """Joules of the matching rows. Rows of different kinds are added up only on the word `mix_kinds=True`."""
+    def total(self, *, mix_kinds: bool = False, **wanted: Any) -> float:
+        """Joules of the rows that `select` gives, of different kinds only on the word `mix_kinds=True`."""
         chosen = self.select(**wanted).by_kind()
         if len(chosen) > 1 and not mix_kinds:
             raise InputError(
@@ -236,16 +216,10 @@ class Ledger:
                 split._rows.append(row)
                 continue
             for agent, count in flops.items():
-                share = count / whole
-                part = row._replace(
-                    agent=agent,
-                    kind="modelled",
-                    source=f"{row.source}; share of {agent} by operation counts",
-                    joules=row.joules * share,
-                    bits=None if row.bits is None else row.bits * share,
-                    flops=None if row.flops is None else row.flops * share,
-                )
-                split._rows.append(part)
+                share, source = count / whole, f"{row.source}; share of {agent} by operation counts"
+                bits, operations = (None if value is None else value * share for value in (row.bits, row.flops))
+                part = row._replace(agent=agent, kind="modelled", source=source, joules=row.joules * share)
+                split._rows.append(part._replace(bits=bits, flops=operations))
         return split
 
     def to_csv(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -253,11 +227,7 @@ class Ledger:
 
         An existing file is refused unless `force` says to replace it.
         """
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(Row._fields)
-        writer.writerows(self._rows)
-        write_atomically(os.fspath(path), text.getvalue().encode(), force=force)
+        write_csv(os.fspath(path), Row._fields, self._rows, force=force)
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> "Ledger":
@@ -270,16 +240,10 @@ class Ledger:
                 raise InputError(f"{path}: the first line must be {','.join(Row._fields)}, got {','.join(header)!r}.")
             for cells in reader:
                 try:
-                    ledger._read(cells)
+                    ledger.add(**_fields(cells))
                 except (InputError, ValueError) as error:
                     raise InputError(f"{path}, line {reader.line_num}: {error}") from error
         return ledger
-
-    def _read(self, cells: list[str]) -> None:
-        if len(cells) != len(Row._fields):
-            raise InputError(f"a row has {len(Row._fields)} cells, got {len(cells)}.")
-        fields = zip(Row._fields, cells, strict=True)
-        self.add(**{name: _CELLS.get(name, str)(cell) for name, cell in fields if cell or name not in _MAY_BE_EMPTY})
 
 
 def _spent(key: tuple[str, str, str], rows: list[Row], seeds: int) -> Spent:
@@ -302,9 +266,8 @@ def _spent(key: tuple[str, str, str], rows: list[Row], seeds: int) -> Spent:
 
 
 def _check_name(column: str, name: str) -> None:
-    known = PHASES if column == "phase" else KINDS
-    if name not in known:
-        raise unknown(column, name, known)
+    if name not in _NAMES[column]:
+        raise unknown(column, name, _NAMES[column])
 
 
 def _count(what: str, value: int | float) -> int | float:
@@ -313,10 +276,20 @@ def _count(what: str, value: int | float) -> int | float:
     return int(value) if hasattr(value, "__index__") else float(value)
 
 
+def _fields(cells: list[str]) -> dict[str, Any]:
+    """A line of the file as `add` takes it."""
+    if len(cells) != len(Row._fields):
+        raise InputError(f"a row has {len(Row._fields)} cells, got {len(cells)}.")
+    named = zip(Row._fields, cells, strict=True)
+    return {name: _CELLS.get(name, str)(cell) for name, cell in named if cell or name not in _MAY_BE_EMPTY}
+
+
 def _number(cell: str) -> int | float:
     return int(cell) if cell.lstrip("-").isdecimal() else float(cell)
 
 
+_CHOSEN_BY = Row._fields[: Row._fields.index("source")]
+_NAMES = {"phase": PHASES, "kind": KINDS}
 _CELLS: dict[str, Callable[[str], Any]] = {
     "seed": int, "round": int, "joules": float, "seconds": float, "bits": _number, "flops": _number,
 }  # fmt: skip

@@ -1,16 +1,13 @@
 """Limits of a number, as data: written once in the type of a field, checked when the link or device is built.
 
 @dataclass(frozen=True, kw_only=True)
-class Lamp:
-    watts: Positive
-    name: str = "lamp"
-
-    def __post_init__(self) -> None:
-        check_fields(self)      # Lamp(watts=0): "lamp: watts must be above 0, got 0."
+class Lamp(Checked):
+    watts: Positive             # Lamp(name="lamp", watts=0): "lamp: watts must be above 0, got 0."
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from fewjoule.errors import InputError
@@ -45,11 +42,20 @@ def amount(what: str, value: float) -> float:
     return float(value)
 
 
-def check_fields(part: Any) -> None:
-    """Check every field of a dataclass against the limits in its type; a field that may be None may be None."""
-    for field, hint in get_type_hints(type(part), include_extras=True).items():
-        value = getattr(part, field)
-        for option in (hint, *get_args(hint)):  # the arguments of `Positive | None`
-            for limit in getattr(option, "__metadata__", ()):
-                if value is not None or option is hint:
-                    limit.check(f"{part.name}: {field}", value)
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A link or device: its name, where its numbers come from, and the check of every number against its type.
+
+    A field that may be None may be None.
+    """
+
+    name: str
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for field, hint in get_type_hints(type(self), include_extras=True).items():
+            value = getattr(self, field)
+            for option in (hint, *get_args(hint)):  # the arguments of `Positive | None`
+                for limit in getattr(option, "__metadata__", ()):
+                    if value is not None or option is hint:
+                        limit.check(f"{self.name}: {field}", value)

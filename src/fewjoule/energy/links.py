@@ -11,39 +11,40 @@ Named links with published numbers are in `fewjoule.energy.presets`.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol
+from typing import Annotated
 
-from fewjoule.energy.limits import (
-    ABOVE_0,
-    Limit,
-    NotNegative,
-    NotNegativeInt,
-    Positive,
-    PositiveInt,
-    Share,
-    amount,
-    check_fields,
-)
+from fewjoule.energy import limits
+from fewjoule.energy.limits import NotNegative, NotNegativeInt, Positive, PositiveInt, Share, amount
 from fewjoule.errors import InputError
 
 SPEED_OF_LIGHT_METRES_PER_SECOND = 299_792_458.0
-Outage = Annotated[
-    float, Limit("lie between 0 and 1", lambda value: 0 < value < 1, cure="; leave it out for no fading")
-]
-SpreadingFactor = Annotated[int, Limit("be 7 to 12", lambda value: value in range(7, 13))]
-CodingRate = Annotated[int, Limit("be 1 to 4 (4/5 to 4/8)", lambda value: value in range(1, 5))]
+_BETWEEN_0_AND_1 = limits.Limit("lie between 0 and 1", lambda value: 0 < value < 1, "; leave it out for no fading")
+Outage = Annotated[float, _BETWEEN_0_AND_1]
+SpreadingFactor = Annotated[int, limits.Limit("be 7 to 12", lambda value: value in range(7, 13))]
+CodingRate = Annotated[int, limits.Limit("be 1 to 4 (4/5 to 4/8)", lambda value: value in range(1, 5))]
 
 
-class Link(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Link(limits.Checked, ABC):
     """What the ledger asks of a link."""
 
-    @property
-    def name(self) -> str: ...
+    @abstractmethod
     def seconds(self, bits: float) -> float: ...
+    @abstractmethod
     def energy_joules(self, bits: float) -> float: ...
-    def receive_seconds(self, bits: float) -> float: ...
+    @abstractmethod
     def receive_joules(self, bits: float) -> float: ...
+
+    def receive_seconds(self, bits: float) -> float:
+        """Downlink over the same channel at the same rate, where a link says nothing else."""
+        return self.seconds(bits)
+
+    def _known(self, field: str) -> float:
+        if getattr(self, field) is None:
+            raise InputError(f"link {self.name!r} does not know its {field}; give it to charge the downlink.")
+        return float(getattr(self, field))
 
 
 def knows_receiving(link: Link) -> bool:
@@ -56,7 +57,7 @@ def knows_receiving(link: Link) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShannonLink:
+class ShannonLink(Link):
     """A band-limited Gaussian channel used at its capacity (Shannon 1949), as in Elgabli et al. 2021.
 
         R = B log2(1 + g P / (N0 B))        tau = bits / R        E = (P / efficiency + circuit) tau
@@ -79,10 +80,6 @@ class ShannonLink:
     receive_watts: Positive | None = None
     outage: Outage | None = None
     name: str = "shannon"
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def snr(self) -> float:
@@ -110,12 +107,8 @@ class ShannonLink:
     def energy_joules(self, bits: float) -> float:
         return (self.power_watts / self.amplifier_efficiency + self.circuit_watts) * self.seconds(bits)
 
-    def receive_seconds(self, bits: float) -> float:
-        """Downlink over the same channel at the same rate."""
-        return self.seconds(bits)
-
     def receive_joules(self, bits: float) -> float:
-        return _known(self.receive_watts, self.name, "receive_watts") * self.receive_seconds(bits)
+        return self._known("receive_watts") * self.receive_seconds(bits)
 
     def shared_by(self, agents: int) -> "ShannonLink":
         """This link's band split evenly among `agents` by frequency (FDMA); each keeps its full power."""
@@ -125,7 +118,7 @@ class ShannonLink:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BitLink:
+class BitLink(Link):
     """A link known by its joules per bit and its rate.
 
         E = bits * joules_per_bit + active_watts * bits / rate + message_joules
@@ -142,10 +135,9 @@ class BitLink:
     active_watts: NotNegative = 0.0
     message_joules: NotNegative = 0.0
     name: str = "bits"
-    source: str = ""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.joules_per_bit + self.active_watts + self.message_joules == 0:
             raise InputError(f"{self.name}: give joules_per_bit or active_watts; no radio is free.")
 
@@ -156,19 +148,17 @@ class BitLink:
         return self._cost(bits, self.joules_per_bit, self.seconds(bits))
 
     def receive_seconds(self, bits: float) -> float:
-        rate = _known(self.receive_rate_bits_per_second, self.name, "receive_rate_bits_per_second")
-        return amount("bits", bits) / rate
+        return amount("bits", bits) / self._known("receive_rate_bits_per_second")
 
     def receive_joules(self, bits: float) -> float:
-        each = _known(self.receive_joules_per_bit, self.name, "receive_joules_per_bit")
-        return self._cost(bits, each, self.receive_seconds(bits))
+        return self._cost(bits, self._known("receive_joules_per_bit"), self.receive_seconds(bits))
 
     def _cost(self, bits: float, joules_per_bit: float, seconds: float) -> float:
         return bits * joules_per_bit + self.active_watts * seconds + (self.message_joules if bits else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoRaLink:
+class LoRaLink(Link):
     """LoRa packets: time on air by the formula of the SX1276 data sheet (Semtech, section 4.1.1.7).
 
     A message is cut into packets of at most `payload_bytes` bytes of its own, each with `overhead_bytes` of protocol
@@ -186,10 +176,9 @@ class LoRaLink:
     overhead_bytes: NotNegativeInt = 13
     duty_cycle: Share = 1.0
     name: str = "lora"
-    source: str = ""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         total = self.payload_bytes + self.overhead_bytes
         if total > 255:
             raise InputError(f"{self.name}: a LoRa packet holds 255 bytes, got {total}; lower payload_bytes.")
@@ -215,11 +204,8 @@ class LoRaLink:
     def energy_joules(self, bits: float) -> float:
         return self.transmit_watts * self.air_seconds(bits)
 
-    def receive_seconds(self, bits: float) -> float:
-        return self.seconds(bits)
-
     def receive_joules(self, bits: float) -> float:
-        return _known(self.receive_watts, self.name, "receive_watts") * self.air_seconds(bits)
+        return self._known("receive_watts") * self.air_seconds(bits)
 
 
 def path_gain(distance_m: float, *, frequency_hz: float, exponent: float = 2.0) -> float:
@@ -229,15 +215,9 @@ def path_gain(distance_m: float, *, frequency_hz: float, exponent: float = 2.0) 
     Wireless Communications, 2nd ed., table 4.2).
     """
     for what, value in (("distance_m", distance_m), ("frequency_hz", frequency_hz), ("exponent", exponent)):
-        ABOVE_0.check(f"path_gain: {what}", value)
+        limits.ABOVE_0.check(f"path_gain: {what}", value)
     at_1_m = math.pow(SPEED_OF_LIGHT_METRES_PER_SECOND / (4 * math.pi * frequency_hz), 2)
     gain = at_1_m * math.pow(distance_m, -exponent)
     if gain > 1:
         raise InputError(f"path_gain: more power would arrive than is sent at {distance_m} m; use a larger distance_m.")
     return gain
-
-
-def _known(value: float | None, link: str, field: str) -> float:
-    if value is None:
-        raise InputError(f"link {link!r} does not know its {field}; give it to charge the downlink.")
-    return value

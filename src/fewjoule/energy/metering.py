@@ -88,17 +88,18 @@ class Metering:
         An execution shorter than `SHORTEST_SECONDS` is repeated within one window until that has passed, and the mean
         is taken.
         """
-        windows: list[_Window] = []
+        readings: list[Reading] = []
 
         def around(execute: Execute) -> Any:
-            windows.append(_window(self._meter, execute, seconds=0.0 if self._by_operations else SHORTEST_SECONDS))
-            return windows[-1].result
+            done, reading = _window(self._meter, execute, seconds=0.0 if self._by_operations else SHORTEST_SECONDS)
+            readings.append(reading)
+            return done
 
         result = job(around)
-        assert windows, "a job hands its execution to the meter"
+        assert readings, "a job hands its execution to the meter"
         mean = {
-            "joules": sum(window.reading.joules / window.runs for window in windows),
-            "seconds": sum(window.reading.seconds / window.runs for window in windows),
+            "joules": sum(reading.joules for reading in readings),
+            "seconds": sum(reading.seconds for reading in readings),
             "kind": self._meter.kind,
             "source": self._meter.source,
         }
@@ -151,13 +152,13 @@ def measure(
     ABOVE_0.check("idle_seconds", idle_seconds)
     repeats = _repeats(job, total_seconds / batches)
     before = _idle_watts(meter, idle_seconds)
-    windows = [_window(meter, job, runs=repeats).reading for _ in range(batches)]
+    windows = [_window(meter, job, runs=repeats)[1] for _ in range(batches)]
     after = _idle_watts(meter, idle_seconds)
 
-    each = [window.joules / repeats for window in windows]
-    seconds = statistics.fmean(window.seconds for window in windows) / repeats
-    cpu_seconds = statistics.fmean(window.cpu_seconds for window in windows) / repeats
-    joules, error = statistics.fmean(each), statistics.stdev(each) / math.sqrt(batches)
+    joules = statistics.fmean(window.joules for window in windows)
+    seconds = statistics.fmean(window.seconds for window in windows)
+    cpu_seconds = statistics.fmean(window.cpu_seconds for window in windows)
+    error = statistics.stdev(window.joules for window in windows) / math.sqrt(batches)
     runs = repeats * batches
     gross = Reading(joules, seconds, cpu_seconds, meter.kind, meter.source, meter.scope, runs, error)
     idle, spread = (before + after) / 2, abs(before - after)
@@ -169,14 +170,11 @@ def measure(
     return ShortJob(gross, net, before, after, doubtful=spread > idle_tolerance * joules / seconds)
 
 
-class _Window(NamedTuple):
-    result: Any
-    reading: Reading
-    runs: int
+def _window(meter: Meter, job: Execute, *, runs: int = 1, seconds: float = 0.0) -> tuple[Any, Reading]:
+    """Run a job in one window, at least `runs` times and until `seconds` have passed, and wait for its last result.
 
-
-def _window(meter: Meter, job: Execute, *, runs: int = 1, seconds: float = 0.0) -> _Window:
-    """Run a job in one window, at least `runs` times and until `seconds` have passed, and wait for its last result."""
+    That result, and the mean reading of one run.
+    """
     meter.start()
     begin, done = time.perf_counter(), 0
     while done < runs or time.perf_counter() - begin < seconds:
@@ -184,7 +182,8 @@ def _window(meter: Meter, job: Execute, *, runs: int = 1, seconds: float = 0.0) 
         done += 1
     wait: Callable[[Any], Any] = jax.block_until_ready
     wait(result)
-    return _Window(result, meter.stop(), done)
+    joules, took, cpu_seconds, kind, source, scope, *_ = meter.stop()
+    return result, Reading(joules / done, took / done, cpu_seconds / done, kind, source, scope, done)
 
 
 def _repeats(job: Execute, seconds: float) -> int:
@@ -192,11 +191,11 @@ def _repeats(job: Execute, seconds: float) -> int:
     stopwatch = CpuTimeMeter(watts_per_core=1.0)
     _window(stopwatch, job)
     runs = 1
-    while (took := _window(stopwatch, job, runs=runs).reading.seconds) < seconds / 10:
+    while (each := _window(stopwatch, job, runs=runs)[1].seconds) * runs < seconds / 10:
         runs *= 2
-    return max(1, round(runs * seconds / took))
+    return max(1, round(seconds / each))
 
 
 def _idle_watts(meter: Meter, seconds: float) -> float:
-    idle = _window(meter, lambda: time.sleep(seconds)).reading
+    _, idle = _window(meter, lambda: time.sleep(seconds))
     return idle.joules / idle.seconds

@@ -11,10 +11,11 @@ never 0 because something could not be read: that is an error.
 """
 
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from fewjoule.energy.limits import Positive, PositiveInt, amount, check_fields
+from fewjoule.energy.limits import Checked, Positive, PositiveInt, amount
 from fewjoule.errors import InputError, positive
 
 
@@ -35,43 +36,40 @@ class Reading(NamedTuple):
     standard_error_joules: float | None = None
 
 
-class Meter(Protocol):
-    """What can be started and stopped. One window at a time."""
+class Meter(ABC):
+    """What can be started and stopped, one window at a time; a meter says how it begins one and what it counted."""
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def scope(self) -> str: ...
-    def start(self) -> None: ...
-    def stop(self) -> Reading: ...
+    kind: str
+    source: str
+    scope: str
+    _since: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        self._begin()
+        self._since = (time.perf_counter(), time.process_time())
+
+    def stop(self) -> Reading:
+        now = (time.perf_counter(), time.process_time())
+        if self._since is None:
+            raise InputError("the meter was stopped without a start; call start() before the work.")
+        seconds, cpu_seconds = now[0] - self._since[0], now[1] - self._since[1]
+        self._since = None
+        return Reading(self._joules(seconds, cpu_seconds), seconds, cpu_seconds, self.kind, self.source, self.scope)
+
+    def _begin(self) -> None:  # noqa: B027, a model has nothing to read
+        """Note where the counters stand."""
+
+    @abstractmethod
+    def _joules(self, seconds: float, cpu_seconds: float) -> float:
+        """Joules of the window that ends now."""
 
 
 class NoMeterError(InputError):
     """A meter that this machine does not offer; the text says why and what would help."""
 
 
-class Clock:
-    """Wall and CPU seconds of one window; every meter has one."""
-
-    def __init__(self) -> None:
-        self._since: tuple[float, float] | None = None
-
-    def start(self) -> None:
-        self._since = (time.perf_counter(), time.process_time())
-
-    def stop(self) -> tuple[float, float]:
-        now = (time.perf_counter(), time.process_time())
-        if self._since is None:
-            raise InputError("the meter was stopped without a start; call start() before the work.")
-        seconds, cpu_seconds = now[0] - self._since[0], now[1] - self._since[1]
-        self._since = None
-        return seconds, cpu_seconds
-
-
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class Device(Checked):
     """A processor under load: `watts` for all `cores` together while it does `flops_per_second`.
 
     Named devices with published numbers are in `fewjoule.energy.presets`.
@@ -81,10 +79,6 @@ class Device:
     flops_per_second: Positive
     cores: PositiveInt = 1
     name: str = "device"
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def watts_per_core(self) -> float:
@@ -101,7 +95,7 @@ class Device:
         return amount("flops", flops) / self.flops_per_second
 
 
-class CpuTimeMeter:
+class CpuTimeMeter(Meter):
     """Modelled: CPU seconds of this process (all its threads) times the watts of one busy core."""
 
     kind, scope = "modelled", "process"
@@ -115,18 +109,12 @@ class CpuTimeMeter:
         else:
             raise InputError("give either a device or watts_per_core for the CPU-time model.")
         self.source = f"CPU time x {self.watts_per_core:.3g} W a core ({whose})"
-        self._clock = Clock()
 
-    def start(self) -> None:
-        self._clock.start()
-
-    def stop(self) -> Reading:
-        seconds, cpu_seconds = self._clock.stop()
-        joules = cpu_seconds * self.watts_per_core
-        return Reading(joules, seconds, cpu_seconds, self.kind, self.source, self.scope)
+    def _joules(self, seconds: float, cpu_seconds: float) -> float:
+        return cpu_seconds * self.watts_per_core
 
 
-class OperationMeter:
+class OperationMeter(Meter):
     """Modelled: a known number of FLOPs in every window times a device's joules per FLOP.
 
     The seconds are the device's own, from its FLOP rate, not those of the machine that simulates it.
@@ -135,19 +123,17 @@ class OperationMeter:
     kind, scope = "modelled", "device"
 
     def __init__(self, device: Device, *, flops: float) -> None:
-        self._joules, self._seconds = device.energy_joules(flops), device.seconds(flops)
+        self._counted, self._seconds = device.energy_joules(flops), device.seconds(flops)
         self.source = f"FLOPs x {device.joules_per_flop:.3g} J ({device.name})"
-        self._clock = Clock()
-
-    def start(self) -> None:
-        self._clock.start()
 
     def stop(self) -> Reading:
-        self._clock.stop()
-        return Reading(self._joules, self._seconds, self._seconds, self.kind, self.source, self.scope)
+        return super().stop()._replace(seconds=self._seconds, cpu_seconds=self._seconds)
+
+    def _joules(self, seconds: float, cpu_seconds: float) -> float:
+        return self._counted
 
 
-class Together:
+class Together(Meter):
     """Several measured meters over the same window, added up: an accelerator beside the processor's package."""
 
     kind, scope = "measured", "device"
@@ -158,11 +144,9 @@ class Together:
         self._meters = meters
         self.source = " + ".join(meter.source for meter in meters)
 
-    def start(self) -> None:
+    def _begin(self) -> None:
         for meter in self._meters:
             meter.start()
 
-    def stop(self) -> Reading:
-        readings = [meter.stop() for meter in reversed(self._meters)]
-        joules = sum(reading.joules for reading in readings)
-        return Reading(joules, readings[0].seconds, readings[0].cpu_seconds, self.kind, self.source, self.scope)
+    def _joules(self, seconds: float, cpu_seconds: float) -> float:
+        return sum(meter.stop().joules for meter in reversed(self._meters))

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from fewjoule.energy.meters import Clock, NoMeterError, Reading
+from fewjoule.energy.meters import Meter, NoMeterError
 from fewjoule.errors import InputError
 
 POWERCAP = Path("/sys/class/powercap")
@@ -34,7 +34,7 @@ class Zone(NamedTuple):
     range_uj: int
 
 
-class PowercapMeter:
+class PowercapMeter(Meter):
     """Measured: the packages and their memory, as the kernel counts them.
 
     A counter may wrap once between two looks at it, so a window is exact as long as nobody could have used its whole
@@ -51,23 +51,19 @@ class PowercapMeter:
         self.source = "powercap " + ", ".join(zone.name for zone in self.zones)
         self._files = [_open(zone.path / "energy_uj") for zone in self.zones]
         self.longest_seconds = min(zone.range_uj for zone in self.zones) / 1e6 / max_watts
-        self._clock, self._lock = Clock(), threading.Lock()
+        self._lock, self._closed = threading.Lock(), threading.Event()
         self._used_uj: list[int] | None = None
-        self._last_uj = self._read()
-        self._looked = time.monotonic()
-        self._closed = threading.Event()
+        self._last_uj, self._looked = self._read(), time.monotonic()
         if watch:
             threading.Thread(target=self._watch, name="fewjoule-powercap", daemon=True).start()
 
-    def start(self) -> None:
+    def _begin(self) -> None:
         with self._lock:
-            self._last_uj, self._used_uj = self._read(), [0] * len(self.zones)
-            self._looked = time.monotonic()
-            self._clock.start()
+            self._last_uj, self._looked = self._read(), time.monotonic()
+            self._used_uj = [0] * len(self.zones)
 
-    def stop(self) -> Reading:
+    def _joules(self, seconds: float, cpu_seconds: float) -> float:
         with self._lock:
-            seconds, cpu_seconds = self._clock.stop()
             self._look()
             used, self._used_uj = self._used_uj, None
         assert used is not None
@@ -77,7 +73,7 @@ class PowercapMeter:
                     f"the counter of {zone.name} did not move in {seconds:.3g} s, so there is no reading; measure for "
                     "at least 10 ms" + (", or leave memory out with dram=False." if "dram" in zone.name else ".")
                 )
-        return Reading(sum(used) / 1e6, seconds, cpu_seconds, self.kind, self.source, self.scope)
+        return sum(used) / 1e6
 
     def close(self) -> None:
         """Close the counters and end the background thread."""

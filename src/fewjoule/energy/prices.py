@@ -1,10 +1,12 @@
-"""What one equation of a jaxpr costs: the table behind `fewjoule.energy.counts`.
+"""What one equation of a jaxpr costs: the rules behind `fewjoule.energy.counts`; `primitives.toml` says whose they are.
 
 Equations outside the table (gathers, sorts, pooling, special functions) are priced by XLA's own count for that one
 equation. Where XLA cannot see inside either (LAPACK calls, callbacks), the count is refused rather than taken as 0.
 """
 
 import math
+import tomllib
+from importlib import resources
 from typing import Any
 
 import jax
@@ -16,72 +18,56 @@ from fewjoule.errors import InputError
 
 Price = dict[str, int]
 
-# Moved or renamed, not computed.
-_FREE = frozenset({
-    "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "iota", "copy", "copy_p", "stop_gradient", "split",
-    "bitcast_convert_type", "device_put", "random_wrap", "random_unwrap", "optimization_barrier", "empty",
-})  # fmt: skip
-_MOVES = frozenset({"transpose", "slice", "concatenate", "stack", "pad", "rev", "dynamic_slice"})
-_WINDOWS = frozenset({"dynamic_slice", "gather"})  # read only what they return
-_UPDATES = frozenset({"dynamic_update_slice", "scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"})
-_ARITHMETIC = frozenset({
-    "add", "sub", "mul", "div", "rem", "max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "add_any",
-    "square", "select_n", "clamp", "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", "is_finite",
-    "shift_left", "shift_right_logical", "shift_right_arithmetic", "population_count", "clz",
-})  # fmt: skip
-_TRANSCENDENTAL = frozenset({
-    "exp", "exp2", "expm1", "log", "log1p", "tanh", "sin", "cos", "tan", "sqrt", "rsqrt", "cbrt", "pow", "atan2", "erf",
-})  # fmt: skip
-_REDUCTIONS = frozenset({
-    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor",
-})  # fmt: skip
-_CUMULATIVE = frozenset({"cumsum", "cumprod", "cummax", "cummin"})
+_TABLE = tomllib.loads(resources.files(__package__).joinpath("primitives.toml").read_text(encoding="utf-8"))
+_WORK, _BYTES = ({name: rule for rule in _TABLE[of] for name in _TABLE[of][rule]} for of in ("work", "bytes"))
 
 # Threefry-2x32 (Salmon et al. 2011) makes two words from 20 rounds of add, rotate (two shifts and an or) and xor, six
 # key injections of two adds, five of them with a counter, and a key schedule of two xors.
 _THREEFRY_BLOCK = 20 * 5 + 6 * 2 + 5 + 2
-_RANDOM = frozenset({"random_bits", "random_split", "random_fold_in", "random_seed", "threefry2x32"})
 
 
 def price(equation: JaxprEqn) -> Price:
     """Operations and bytes of one equation that calls no other program."""
-    if equation.primitive.name in _FREE:
+    if _WORK.get(equation.primitive.name) == "free":
         return {}
     return {**_work(equation), "bytes": _bytes(equation)}
 
 
 def _work(equation: JaxprEqn) -> Price:
-    name, unit, parameters = equation.primitive.name, _unit(equation), equation.params
+    unit, parameters = _unit(equation), equation.params
     out = sum(_size(v) for v in equation.outvars)
-    if name in _MOVES:
-        return {}
-    if name in _ARITHMETIC:
-        return {unit: out}
-    if name in _TRANSCENDENTAL:
-        return {"flops": out, "transcendentals": out}
-    if name == "logistic":  # 1 / (1 + exp(-x))
-        return {"flops": 4 * out, "transcendentals": out}
-    if name == "convert_element_type":
-        same = _aval(equation.invars[0]).dtype == _aval(equation.outvars[0]).dtype
-        return {} if same else {unit: out}
-    if name == "integer_pow":
-        return {unit: out * _multiplications(parameters["y"])}
-    if name in _REDUCTIONS:
-        return {unit: _size(equation.invars[0]) - out}
-    if name in _CUMULATIVE:  # XLA counts length² here before it optimises
-        length = _aval(equation.invars[0]).shape[parameters["axis"]]
-        return {unit: out // length * (length - 1) if length else 0}
-    if name == "dot_general":
-        (contracted, _), _ = parameters["dimension_numbers"]
-        shape = _aval(equation.invars[0]).shape
-        return {unit: 2 * out * math.prod(shape[d] for d in contracted)}
-    if name == "conv_general_dilated":
-        return {unit: _convolution(equation)}
-    if name == "top_k":  # a sort, as XLA counts it; XLA itself counts nothing here
-        size, last = _size(equation.invars[0]), _aval(equation.invars[0]).shape[-1]
-        return {unit: size * max(last - 1, 0).bit_length()}
-    if name in _RANDOM:
-        return {"integers": _random(equation)}
+    match _WORK.get(equation.primitive.name, equation.primitive.name):
+        case "moved":
+            return {}
+        case "arithmetic":
+            return {unit: out}
+        case "transcendental":
+            return {"flops": out, "transcendentals": out}
+        case "logistic":  # 1 / (1 + exp(-x))
+            return {"flops": 4 * out, "transcendentals": out}
+        case "convert_element_type":
+            same = _aval(equation.invars[0]).dtype == _aval(equation.outvars[0]).dtype
+            return {} if same else {unit: out}
+        case "integer_pow":
+            return {unit: out * _multiplications(parameters["y"])}
+        case "reduction":
+            return {unit: _size(equation.invars[0]) - out}
+        case "cumulative":  # XLA counts length² here before it optimises
+            length = _aval(equation.invars[0]).shape[parameters["axis"]]
+            return {unit: out // length * (length - 1) if length else 0}
+        case "dot_general":
+            (contracted, _), _ = parameters["dimension_numbers"]
+            shape = _aval(equation.invars[0]).shape
+            return {unit: 2 * out * math.prod(shape[d] for d in contracted)}
+        case "conv_general_dilated":
+            return {unit: _convolution(equation)}
+        case "top_k":  # a sort, as XLA counts it; XLA itself counts nothing here
+            size, last = _size(equation.invars[0]), _aval(equation.invars[0]).shape[-1]
+            return {unit: size * max(last - 1, 0).bit_length()}
+        case "random":  # a new key is one block of two words
+            words = {"random_bits": parameters.get("bit_width", 0) / 32, "threefry2x32": 1.0}
+            blocks = math.ceil(out * words.get(equation.primitive.name, 2.0) / 2)
+            return {"integers": blocks * _THREEFRY_BLOCK}
     return _by_xla(equation)
 
 
@@ -105,12 +91,12 @@ def _bytes(equation: JaxprEqn) -> int:
         return _size(variable) * int(getattr(variable.aval.dtype, "itemsize", 8))
 
     operands, results = [size(v) for v in equation.invars], sum(map(size, equation.outvars))
-    name = equation.primitive.name
-    if name in _WINDOWS:
-        return 2 * results + sum(operands[1:])
-    if name in _UPDATES:  # the untouched part of the target stays where it is
-        update = 1 if name == "dynamic_update_slice" else 2
-        return 2 * operands[update] + sum(operands[1:]) - operands[update]
+    match _BYTES.get(equation.primitive.name):
+        case "window":
+            return 2 * results + sum(operands[1:])
+        case "update":  # the untouched part of the target stays where it is
+            update = 1 if equation.primitive.name == "dynamic_update_slice" else 2
+            return operands[update] + sum(operands[1:])
     return results + sum(operands)
 
 
@@ -134,17 +120,6 @@ def _convolution(equation: JaxprEqn) -> int:
         spread = p["lhs_dilation"][i]
         products *= int(((at >= 0) & (at % spread == 0) & (at // spread < side)).sum())
     return 2 * products
-
-
-def _random(equation: JaxprEqn) -> int:
-    name, out = equation.primitive.name, sum(_size(v) for v in equation.outvars)
-    if name == "random_bits":
-        words = out * equation.params["bit_width"] / 32
-    elif name == "threefry2x32":
-        words = out
-    else:  # a new key is one block of two words
-        words = 2 * out
-    return math.ceil(words / 2) * _THREEFRY_BLOCK
 
 
 _LOOP_WORD = "stablehlo.while"

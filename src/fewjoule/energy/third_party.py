@@ -8,11 +8,11 @@ counters and knows what to do when they wrap.
 import logging
 from typing import Any
 
-from fewjoule.energy.meters import Clock, NoMeterError, Reading
+from fewjoule.energy.meters import Meter, NoMeterError
 from fewjoule.errors import InputError
 
 
-class ZeusMeter:
+class ZeusMeter(Meter):
     """Measured: all GPUs, or the system on a chip (Jetson, Apple silicon), by zeus.
 
     zeus' own CPU readings are left out: it adds `psys` to the packages that are part of it. `auto` puts
@@ -33,24 +33,20 @@ class ZeusMeter:
                 raise NoMeterError(f"zeus fails on this machine: {type(error).__name__}: {error}.") from error
         if not monitor.gpu_indices and not monitor.soc_is_present:
             raise NoMeterError("zeus finds no GPU, Jetson or Apple silicon on this machine.")
-        self._monitor, self._clock = monitor, Clock()
+        self._monitor = monitor
         parts = [f"GPU {i}" for i in monitor.gpu_indices] + (["system on a chip"] if monitor.soc_is_present else [])
         self.source = "zeus " + ", ".join(parts)
 
-    def start(self) -> None:
+    def _begin(self) -> None:
         self._monitor.begin_window("fewjoule", restart=True)
-        self._clock.start()
 
-    def stop(self) -> Reading:
-        seconds, cpu_seconds = self._clock.stop()
+    def _joules(self, seconds: float, cpu_seconds: float) -> float:
         measured = self._monitor.end_window("fewjoule")
-        joules = sum(measured.gpu_energy.values())
         for gpu, energy in measured.gpu_energy.items():
             if energy <= 0:
                 raise InputError(f"zeus read {energy} J for GPU {gpu} in {seconds:.3g} s; measure for at least 0.1 s.")
-        if measured.soc_energy is not None:
-            joules += _chip_joules(measured.soc_energy)
-        return Reading(joules, seconds, cpu_seconds, self.kind, self.source, self.scope)
+        chip = 0.0 if measured.soc_energy is None else _chip_joules(measured.soc_energy)
+        return float(sum(measured.gpu_energy.values())) + chip
 
 
 # Jetson reports the whole board, or only parts where it has no sensor for that; Apple silicon disjoint parts.
@@ -70,10 +66,10 @@ def _chip_joules(energy: Any) -> float:
     return float(total) / 1000
 
 
-class PyraplMeter:
+class PyraplMeter(Meter):
     """Measured: the packages and their memory, by pyRAPL. It cannot undo a counter's wrap, so that is refused."""
 
-    kind, scope = "measured", "package"
+    kind, scope, source = "measured", "package", "pyRAPL"
 
     def __init__(self) -> None:
         logging.disable(logging.WARNING)  # on import it warns of a database driver that nobody asked for
@@ -87,19 +83,15 @@ class PyraplMeter:
             self._sensor = pyRAPL.Sensor()
         except (OSError, pyRAPL.PyRAPLException) as error:
             raise NoMeterError(f"pyRAPL cannot read this machine's counters ({type(error).__name__}).") from error
-        self.source, self._clock = "pyRAPL", Clock()
-        self._begin: list[float] = []
 
-    def start(self) -> None:
-        self._begin = list(self._sensor.energy())
-        self._clock.start()
+    def _begin(self) -> None:
+        self._first = list(self._sensor.energy())
 
-    def stop(self) -> Reading:
-        seconds, cpu_seconds = self._clock.stop()
-        ends = zip(self._begin, self._sensor.energy(), strict=True)
+    def _joules(self, seconds: float, cpu_seconds: float) -> float:
+        ends = zip(self._first, self._sensor.energy(), strict=True)
         used = [end - begin for begin, end in ends if begin >= 0]  # -1 stands for a counter that is not there
         if not used or min(used) < 0:
             raise InputError("a counter wrapped, which pyRAPL cannot undo; measure again, or use PowercapMeter.")
         if min(used) == 0:
             raise InputError(f"a counter did not move in {seconds:.3g} s; measure for at least 10 ms.")
-        return Reading(sum(used) / 1e6, seconds, cpu_seconds, self.kind, self.source, self.scope)
+        return sum(used) / 1e6

@@ -1,10 +1,11 @@
 """What a method will cost on a link, before anything is sent; the largest cost that it can have.
 
-From a method, a model, a link and (for the arithmetic) a device to joules and seconds of one agent. Message lengths are
-the largest that a codec can make, so that what fits a budget here fits it on the air.
+From a method, a model, a link and (for the arithmetic) a device to joules and seconds of one agent: `cost` for one
+method, `plan` for all of them, as `fewjoule plan` shows them. Message lengths are the largest that a codec can make, so
+that what fits a budget here fits it on the air.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
@@ -12,12 +13,19 @@ import numpy as np
 
 from fewjoule.energy.links import Link, knows_receiving
 from fewjoule.energy.meters import Device
+from fewjoule.energy.presets import device as named_device
+from fewjoule.energy.presets import link as named_link
+from fewjoule.errors import InputError, positive, positive_int
+from fewjoule.methods import METHODS, lean
+from fewjoule.methods.lean import TARGETS, LeanSettings, choose
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
+from fewjoule.models.nets import model_from_spec
 from fewjoule.simulate.rules import NUMBER_BYTES, broadcast_bytes, message_bytes, probe_bytes
 from fewjoule.simulate.work import agent_flops, data_for, shapes
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
+LEFT_OUT = ("random", "local", "lean")  # without messages, or with one agent only; lean has rows of its own
 
 
 @dataclass(frozen=True)
@@ -68,3 +76,70 @@ def most_bits(method: Method, model: Model) -> tuple[Integers, Integers]:
     broadcast = s.broadcast._replace(size_bytes=heard.most_bytes(model.size) if heard else None)
     down[1:] = [int(broadcast_bytes(method, broadcast, r == 0)) for r in range(method.rounds)]
     return 8 * up, 8 * down
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every method's `Cost` for one of `agents` agents, the cheapest first, and what to know about them.
+
+    A row is a `Cost` as a table, with the `method`, its `total_joules` and whether it `fits` the budget.
+    """
+
+    weights: int
+    agents: int
+    rows: list[dict[str, Any]]
+    notes: list[str]
+
+
+def plan(
+    model: str | Model,
+    *,
+    agents: int,
+    link: str | Link = "paper",
+    budget_joules: float | None = None,
+    device: str | Device | None = None,
+    samples: int = 400,
+    training_steps: int = 1000,
+) -> Plan:
+    """What every method would cost one agent at most, and which fit a budget.
+
+    Methods stand with their default settings; `lean` with the settings that its rule gives for each of its targets and
+    for the budget. Arithmetic is counted where a `device` is given.
+    """
+    positive_int("agents", agents)
+    positive_int("samples", samples)
+    if budget_joules is not None:
+        positive("budget_joules", budget_joules)
+    model = model_from_spec(model, loss="cross_entropy") if isinstance(model, str) else model
+    radio = named_link(link) if isinstance(link, str) else link
+    processor = named_device(device) if isinstance(device, str) else device
+    built = {name: build() for name, build in METHODS.items() if name not in LEFT_OUT}
+    wishes: dict[str, dict[str, Any]] = {f"lean, target {target}": {"target": target} for target in TARGETS}
+    if budget_joules is not None:
+        wishes["lean, within the budget"] = {"budget_joules": budget_joules}
+    notes = []
+    for label, wish in wishes.items():
+        wish |= {"weights": model.size, "link": radio, "training_steps": training_steps, "device": processor}
+        try:
+            built[label] = lean(**wish)
+            notes.append(f"{label}: {_words(choose(**wish))}.")
+        except InputError as error:
+            notes.append(f"{label}: {error}")
+    rows = []
+    for label, method in built.items():
+        spent = cost(method, model, radio, processor, samples=samples)
+        fits = budget_joules is None or spent.total_joules <= budget_joules
+        rows.append({"method": label, **asdict(spent), "total_joules": spent.total_joules, "fits": fits})
+    rows.sort(key=lambda row: row["total_joules"])
+    if any(row["downlink_joules"] is None for row in rows):
+        notes.append(f"Link {radio.name!r} does not know its receive power: receiving is not counted.")
+    return Plan(model.size, agents, rows, notes)
+
+
+def _words(choice: LeanSettings) -> str:
+    """What the rule of lean chose."""
+    if not choice.rounds:
+        return f"one upload as {choice.up}, no rounds"
+    rounds = "1 round" if choice.rounds == 1 else f"{choice.rounds} rounds"
+    said = f"{rounds} of {choice.local_steps} local steps; up {choice.up}, down {choice.down}"
+    return said + (", error feedback" if choice.feedback else "")
