@@ -27,7 +27,8 @@ from fewjoule.methods import (
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
 from fewjoule.models.weights import ModelFile, export, read_model, write_model
-from fewjoule.simulate.simulate import Run, Trace, simulate
+from fewjoule.simulate.run import Run, Trace
+from fewjoule.simulate.simulate import simulate
 from fewjoule.tasks import mnist, sinusoid
 from fewjoule.tasks.files import AgentFiles, DataFormat, TaskFiles, read_agents, read_tasks
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents

@@ -63,7 +63,7 @@ def text(name: str, value: Any) -> None:
         raise InputError(f"{name} must be text, got {value!r}.")
 
 
-def batch_size(name: str, value: Any) -> None:
+def count_or_none(name: str, value: Any) -> None:
     if value is not None:
         positive_int(name, value)
 
@@ -73,7 +73,8 @@ Count = Annotated[int, positive_int]
 Positive = Annotated[float, positive]
 NotNegative = Annotated[float, not_negative]
 Text = Annotated[str, text]
-Batch = Annotated[int | None, batch_size]  # None takes all samples
+Batch = Annotated[int | None, count_or_none]  # None takes all samples
+Epochs = Annotated[int | None, count_or_none]  # None counts in steps
 
 
 def check_settings(signature: inspect.Signature, settings: Mapping[str, Any]) -> None:

@@ -70,14 +70,21 @@ def method_flops(method: Method, model: Model, agents: Agents) -> int:
 
 def agent_flops(method: Method, model: Model, data: AgentData) -> int:
     """FLOPs of one agent with data of these shapes: its probe and its part of all rounds."""
+    probe, turn = turn_flops(method, model, data)
+    return probe + method.rounds * turn
+
+
+@lru_cache
+def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]:
+    """FLOPs of one agent's probe and of its part of one round."""
     if method.rounds == 0:
-        return 0
-    s, total = shapes(method, model, data), 0
+        return 0, 0
+    s, first = shapes(method, model, data), 0
     if method.probe is not None:
         probe = method.probe
-        total += count(lambda v, d, k: probe(model.loss, v, d, k), s.vector, data, s.key).flops
-    once = count(lambda a, b, d, k: method.agent(model.loss, a, b, d, k), s.agent_state, s.broadcast, data, s.key).flops
-    return total + method.rounds * once
+        first = count(lambda v, d, k: probe(model.loss, v, d, k), s.vector, data, s.key).flops
+    turn = count(lambda a, b, d, k: method.agent(model.loss, a, b, d, k), s.agent_state, s.broadcast, data, s.key)
+    return first, turn.flops
 
 
 def training_flops(

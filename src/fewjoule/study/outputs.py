@@ -16,7 +16,7 @@ from fewjoule.files import write_atomically
 from fewjoule.models.model import Model
 from fewjoule.models.weights import write_model
 from fewjoule.report.run_folder import ENERGY, EVALUATION, PATHS, SUMMARY, TRACE, Summary
-from fewjoule.simulate.simulate import Trace
+from fewjoule.simulate.run import Trace
 from fewjoule.study.parts import Part
 from fewjoule.study.prepare import Prepared, uses_local
 from fewjoule.study.settings import MethodEntry, Study

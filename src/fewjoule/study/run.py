@@ -23,8 +23,8 @@ from fewjoule.simulate.simulate import Simulation
 from fewjoule.simulate.work import adaptation_flops, method_flops
 from fewjoule.study.families import Evaluation
 from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
-from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part
-from fewjoule.study.prepare import Prepared, uses_local
+from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
+from fewjoule.study.prepare import Prepared, prepare, uses_local
 from fewjoule.study.pretrain import pretrain, told
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
@@ -174,3 +174,25 @@ def _trajectories(prepared: Prepared, local: Part | None, parts: Parts) -> Part:
     own = np.zeros((len(prepared.agents), prepared.model.size)) if local is None else local.arrays["models"][0]
     rows = principal_paths(paths, prepared.agents.names, own)
     return Part({"pc": np.asarray([row[3:] for row in rows], np.float32)}, {"rows": [row[:3] for row in rows]})
+
+
+class Told:
+    """Progress as lines of text for a function."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.line = show
+
+    def stage(self, name: str, work: float) -> None:
+        self.line(name)
+
+    def advance(self, work: float) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def run_into(study: Study, out: str | Path | None, show: Callable[[str], None]) -> Path:
+    """Run a study into a new folder and give its path."""
+    prepared = prepare(study)
+    folder = new_folder(prepared.study, None if out is None else str(out))
+    run_study(prepared, folder, Told(show))
+    return folder

@@ -5,11 +5,13 @@ new tasks and methods.
 """
 
 import tomllib
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import pydantic
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewjoule.energy.metering import Metering
@@ -18,6 +20,7 @@ from fewjoule.errors import InputError, unknown
 from fewjoule.methods import Method, method
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
+from fewjoule.report.run_folder import RunFolder
 from fewjoule.study.families import Count, Evaluation, FilesFamily, MnistFamily, Positive, SinusoidFamily, Table
 from fewjoule.training.descent import optimiser
 
@@ -102,6 +105,15 @@ class Study(Table):
         loss = self.model.loss or str(getattr(self.family, "LOSS", "mse"))
         return model_from_spec(self.model.spec, init=self.model.init, loss=loss)
 
+    def run(self, out: str | Path | None = None, *, show: Callable[[str], None] = lambda line: None) -> RunFolder:
+        """Run the study as `fewjoule run` does, into the folder `out` (by default the first free of runs/NAME).
+
+        `show` is handed a line of text when there is news. The run folder holds results, energy and the page.
+        """
+        from fewjoule.study.run import run_into  # it knows this module
+
+        return RunFolder.read(run_into(self, out, show))
+
     def check(self) -> None:
         """Refuse what types alone cannot see."""
         names = [entry.name for entry in self.methods]
@@ -131,6 +143,25 @@ class Study(Table):
 
 
 AnyStudy = TypeVar("AnyStudy", bound=Study)
+
+
+def study(
+    source: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    seeds: list[int] | None = None,
+    quick: bool = False,
+    full: bool = False,
+    data_dir: str | None = None,
+) -> Study:
+    """A study by built-in name ("sinusoid", "mnist") or TOML file; `.run()` runs it.
+
+    `settings` change single ones, by names such as "evaluation.tasks" or "methods.meta_backward.rounds".
+    """
+    changes = [
+        f"{key}={tomli_w.dumps({'v': value}).partition('=')[2].strip()}" for key, value in (settings or {}).items()
+    ]
+    return load_study(source, overrides=changes, seeds=seeds, quick=quick, full=full, data_dir=data_dir)
 
 
 def load_study(

@@ -27,7 +27,7 @@ MOST_LEFT_OUT = 200
 """Samples up to which each is left out in turn: that many fine-tunings run at once."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adaptation:
     """Loss and accuracy on the query samples: [..., tasks, steps], with the leading axes of the meta-models.
 
@@ -51,6 +51,28 @@ class Adaptation:
     def quantile(self, q: float, what: str = "loss") -> dict[int, float]:
         """Quantile q (0 to 1) over all meta-models and tasks, by number of steps."""
         return self._over_tasks(what, partial(np.quantile, q=q))
+
+    @property
+    def _metric(self) -> str:
+        return "loss" if np.isnan(self.accuracy).all() else "accuracy"
+
+    def __repr__(self) -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DivergedWarning)
+            reached = ", ".join(f"{value:.4g} after {steps}" for steps, value in self.median(self._metric).items())
+        return f"Adaptation({self.loss.shape[-2]} tasks: median {self._metric} {reached} steps)"
+
+    def plot(self) -> Any:
+        """Median loss or accuracy by number of steps, with the middle half of the tasks: an Altair chart."""
+        import altair as alt
+
+        metric = self._metric
+        low, middle, high = (self.quantile(q, metric) for q in (0.25, 0.5, 0.75))
+        rows = [{"steps": s, "median": middle[s], "low": low[s], "high": high[s]} for s in self.steps]
+        base = alt.Chart(alt.InlineData(values=[row for row in rows if np.isfinite(list(row.values())).all()]))
+        scale = alt.Scale(type="log" if metric == "loss" else "linear")
+        band = base.mark_area(opacity=0.25).encode(x="steps:Q", y=alt.Y("low:Q", scale=scale), y2="high:Q")
+        return band + base.mark_line(point=True).encode(x="steps:Q", y=alt.Y("median:Q", title=metric, scale=scale))
 
     def _over_tasks(self, what: str, statistic: Any) -> dict[int, float]:
         if what not in ("loss", "accuracy"):
