@@ -54,7 +54,7 @@ def test_the_largest_corner_runs_only_when_asked_and_quick_leaves_more_out():
 def test_overrides_reach_tables_and_methods():
     study = load_study(
         "sinusoid",
-        overrides=["evaluation.tasks=7", "methods.meta_backward.rounds=3", "energy.meter=cpu-time"],
+        settings={"evaluation.tasks": 7, "methods.meta_backward.rounds": 3, "energy.meter": "cpu-time"},
         seeds=[4],
     )
     assert study.evaluation.tasks == 7
@@ -106,9 +106,8 @@ def test_a_wrong_study_file_is_refused_with_the_cure(tmp_path, text, message):
         ({"source": "sinsoid"}, "did you mean 'sinusoid'"),
         ({"source": "no.toml"}, "no.toml does not exist"),
         ({"source": "sinusoid", "quick": True, "full": True}, "not both"),
-        ({"source": "sinusoid", "overrides": ["tasks"]}, "key=value"),
-        ({"source": "sinusoid", "overrides": ["evaluation.task=3"]}, "did you mean 'tasks'"),
-        ({"source": "sinusoid", "overrides": ["methods.meta_bakward.rounds=3"]}, "did you mean 'meta_backward'"),
+        ({"source": "sinusoid", "settings": {"evaluation.task": 3}}, "did you mean 'tasks'"),
+        ({"source": "sinusoid", "settings": {"methods.meta_bakward.rounds": 3}}, "did you mean 'meta_backward'"),
         ({"source": "sinusoid", "data_dir": "x"}, "--data-dir is for studies with data files"),
     ],
 )

@@ -58,7 +58,7 @@ def writable(*paths: Path | None, force: bool) -> None:
 
 
 def named_values(texts: list[str]) -> dict[str, Any]:
-    """Settings like `rounds=10`, values as in TOML."""
+    """Settings like `rounds=10` by name, values as in TOML."""
     table: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import pydantic
-import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewjoule.energy.metering import Metering
@@ -145,7 +144,7 @@ class Study(Table):
 AnyStudy = TypeVar("AnyStudy", bound=Study)
 
 
-def study(
+def load_study(
     source: str,
     *,
     settings: Mapping[str, Any] | None = None,
@@ -154,26 +153,10 @@ def study(
     full: bool = False,
     data_dir: str | None = None,
 ) -> Study:
-    """A study by built-in name ("sinusoid", "mnist") or TOML file; `.run()` runs it.
+    """A study by built-in name ("sinusoid", "mnist") or TOML file, checked whole; its `run` runs it.
 
     `settings` change single ones, by names such as "evaluation.tasks" or "methods.meta_backward.rounds".
     """
-    changes = [
-        f"{key}={tomli_w.dumps({'v': value}).partition('=')[2].strip()}" for key, value in (settings or {}).items()
-    ]
-    return load_study(source, overrides=changes, seeds=seeds, quick=quick, full=full, data_dir=data_dir)
-
-
-def load_study(
-    source: str,
-    *,
-    overrides: list[str] | None = None,
-    seeds: list[int] | None = None,
-    quick: bool = False,
-    full: bool = False,
-    data_dir: str | None = None,
-) -> Study:
-    """A study by built-in name or file, with `key=value` overrides; everything is checked."""
     if quick and full:
         raise InputError("give --quick or --full, not both.")
     table, where = read_source(source)
@@ -191,11 +174,8 @@ def load_study(
         if table.get("family", {}).get("kind") != "mnist":
             raise InputError(f"--data-dir is for studies with data files, and {where} has none; leave it out.")
         table["family"]["folder"] = data_dir
-    for override in overrides or []:
-        key, sign, text = override.partition("=")
-        if not sign or not key:
-            raise InputError(f"--set takes key=value, got {override!r}.")
-        _put(table, key.strip(), _value(text.strip()), "--set")
+    for key, value in (settings or {}).items():
+        _put(table, key, value, "--set")
     return make_study(table, where)
 
 
@@ -242,13 +222,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid TOML: {error}.") from error
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _put(table: dict[str, Any], key: str, value: Any, where: str) -> None:
