@@ -76,7 +76,7 @@ def test_overrides_reach_tables_and_methods():
         (SMALL.replace("[0]", "[0, 0]"), "seeds must differ"),
         (SMALL.replace("[0]", "[]"), "seeds"),
         (SMALL.replace("mlp:1-4-1", "mlq:1-4-1"), "unknown model 'mlq'; did you mean 'mlp'"),
-        (SMALL + "rounds = 3\n", "has no settings, got 'rounds'"),
+        (SMALL + "rounds = 3\n", "unknown setting of method 'average': 'rounds'"),
         (SMALL + '[[methods]]\nname = "average"\nmethod = "average"\n', "got 'average' twice"),
         (SMALL + '[[methods]]\nname = "m"\nmethod = "fedsgd"\nround = 3\n', "did you mean 'rounds'"),
         (SMALL + '[[methods]]\nname = "m"\nmethod = "fedsgd"\nrounds = 0\n', "rounds must be at least 1, got 0"),
