@@ -89,15 +89,15 @@ def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]
 
 def training_flops(
     model: Model, agents: Agents, steps: np.ndarray[Any, Any], *, name: str, step: float, batch: int | None
-) -> list[int]:
-    """FLOPs of the offline training for each seed, from the steps [seeds, agents] that were taken."""
+) -> list[list[int]]:
+    """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken."""
     by, vector = optimiser(name, step), vector_of(model)
 
     def one(v: Any, m: Any, s: Any, k: Any) -> Any:
         return descend(model.loss, v, s, k, by=by, steps=1, batch=batch, memory=m)[:2]
 
     once = count(one, vector, jax.eval_shape(by.init, vector), data_of(agents).train, key_shape()).flops
-    return [once * int(row.sum()) for row in steps]
+    return [[once * int(taken) for taken in row] for row in steps]
 
 
 def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float, name: str = "sgd") -> int:

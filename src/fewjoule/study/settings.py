@@ -161,19 +161,22 @@ def load_study(
         raise InputError("give --quick or --full, not both.")
     table, where = read_source(source)
     quick_table = table.pop("quick", {})
+    if not isinstance(quick_table, dict):
+        raise InputError(f"{where}: quick must be a table of settings, got {quick_table!r}.")
     if quick:
         for key, value in quick_table.items():
             _put(table, key, value, where)
-    level = {"always"} | (set() if quick else {"normal"}) | ({"full"} if full else set())
+    left_out = [*([] if full else ["full"]), *(["normal"] if quick else [])]
     methods = table.get("methods")
     if isinstance(methods, list):
-        table["methods"] = [m for m in methods if not isinstance(m, dict) or m.get("runs", "always") in level]
+        table["methods"] = [m for m in methods if not isinstance(m, dict) or m.get("runs", "always") not in left_out]
     if seeds is not None:
         table["seeds"] = seeds
     if data_dir is not None:
-        if table.get("family", {}).get("kind") != "mnist":
+        family = table.get("family")
+        if not isinstance(family, dict) or family.get("kind") != "mnist":
             raise InputError(f"--data-dir is for studies with data files, and {where} has none; leave it out.")
-        table["family"]["folder"] = data_dir
+        family["folder"] = data_dir
     for key, value in (settings or {}).items():
         _put(table, key, value, "--set")
     return make_study(table, where)
@@ -229,14 +232,17 @@ def _put(table: dict[str, Any], key: str, value: Any, where: str) -> None:
     *parents, last = key.split(".")
     at: Any = table
     for i, part in enumerate(parents):
-        if isinstance(at, dict) and isinstance(at.get(part), dict):
+        if i == 0 and part == "methods":
+            methods = table.get("methods")
+            at = {str(m.get("name")): m for m in methods if isinstance(m, dict)} if isinstance(methods, list) else {}
+        elif isinstance(at.get(part), dict):
             at = at[part]
-        elif i == 0 and part == "methods":
-            at = {m.get("name"): m for m in table.get("methods", []) if isinstance(m, dict)}
-        elif isinstance(at, dict) and part not in at and i == 0 and part in ("local", "evaluation", "energy"):
+        elif part not in at and i == 0 and part in ("local", "evaluation", "energy"):
             at = at.setdefault(part, {})
         else:
             raise InputError(f"{where}: {unknown('key', part, [str(k) for k in at])}")
+    if parents == ["methods"]:
+        raise InputError(f"{where}: {key} is a method; name one of its settings, as in {key}.rounds=10.")
     at[last] = value
 
 
@@ -246,8 +252,9 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any], kind: type[
     place = [str(p) for p in first["loc"]]
     if place[:2] in (["family", "sinusoid"], ["family", "mnist"], ["family", "files"]):
         place.pop(1)
-    if place[0] == "methods" and len(place) > 1 and place[1].isdecimal():
-        place[1] = str(table["methods"][int(place[1])].get("name", place[1]))
+    if place[:1] == ["methods"] and len(place) > 1 and place[1].isdecimal():
+        entry = table["methods"][int(place[1])]
+        place[1] = str(entry.get("name", place[1])) if isinstance(entry, dict) else place[1]
     inside, key = ".".join(place[:-1]), place[-1] if place else ""
     if first["type"] == "extra_forbidden":
         known = _fields(place[:-1], table, kind)

@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError, is_whole, positive
 from fewjoule.models.model import Model, check_samples
 from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
+from fewjoule.training.program import Program
 
 CHOICES = ("leave-one-out", "validation")
 MOST_LEFT_OUT = 200
@@ -161,6 +163,30 @@ def _adapt(
         return jax.vmap(one_task, (None, 0, 0))(meta, tasks.support, tasks.query)
 
     return jax.lax.map(one_meta, metas)
+
+
+class FineTuning:
+    """Fine-tuning alone, without judging it: one meta-model to every task of `support` [tasks, ...].
+
+    This is what a new device does, so it is what a meter goes around and what `adaptation_flops` counts.
+    """
+
+    def __init__(
+        self, model: Model, meta: Array, support: Samples, *, steps: int, step: float, optimiser: str = "sgd"
+    ) -> None:
+        static = (model, steps, step, optimiser)
+        self._program = Program(_fine_tune, static, (jnp.asarray(meta, jnp.float32), support))
+
+    def run(self, around: Around | None = None) -> Array:
+        """The adapted models [tasks, d]. `around` is handed the execution of the compiled program."""
+        adapted: Array = self._program.run(around)
+        return adapted
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _fine_tune(model: Model, steps: int, step: float, name: str, meta: Array, support: Samples) -> Array:
+    by = make_optimiser(name, step)
+    return jax.vmap(lambda samples: descend(model.loss, meta, samples, by=by, steps=steps).vector)(support)
 
 
 class StepChoice(NamedTuple):
