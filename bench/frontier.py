@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from fewjoule.cli.options import named_values
 from fewjoule.energy import Link, device, link
 from fewjoule.errors import InputError
 from fewjoule.files import use_compile_cache, write_atomically
@@ -290,15 +291,15 @@ QUICK_TASKS = 40
 
 
 def frontier_studies(
-    *, overrides: list[str], seeds: list[int] | None, quick: bool, data_dir: str | None
+    *, settings: dict[str, Any], seeds: list[int] | None, quick: bool, data_dir: str | None
 ) -> list[Study]:
     """Both studies, checked, with the same changes; ten seeds where nobody says otherwise."""
     out = []
     chosen = seeds if seeds is not None else list(range(2 if quick else SEEDS))
     for name in STUDIES:
         folder = data_dir if name == "mnist" else None
-        tasks = [f"evaluation.tasks={QUICK_TASKS}"] if quick else []
-        out.append(load_study(name, overrides=[*tasks, *overrides], seeds=chosen, data_dir=folder, quick=quick))
+        tasks = {"evaluation.tasks": QUICK_TASKS} if quick else {}
+        out.append(load_study(name, settings={**tasks, **settings}, seeds=chosen, data_dir=folder, quick=quick))
     return out
 
 
@@ -454,7 +455,9 @@ def main() -> None:
     asked = parser.parse_args()
     try:
         seeds = None if asked.seeds is None else list(range(asked.seeds))
-        studies = frontier_studies(overrides=asked.set, seeds=seeds, quick=asked.quick, data_dir=asked.data_dir)
+        studies = frontier_studies(
+            settings=named_values(asked.set), seeds=seeds, quick=asked.quick, data_dir=asked.data_dir
+        )
         folder = frontier_folder(asked.out)
         use_compile_cache()
         _, reached = run_frontier(studies, folder, quick=asked.quick, told=lambda text: print(text, flush=True))

@@ -21,7 +21,7 @@ TASKS = 100
 
 
 def compare(name: str, seeds: int, data_dir: str | None) -> None:
-    study = load_study(name, overrides=[f"evaluation.tasks={TASKS}"], seeds=list(range(seeds)), data_dir=data_dir)
+    study = load_study(name, settings={"evaluation.tasks": TASKS}, seeds=list(range(seeds)), data_dir=data_dir)
     e, model = study.evaluation, study.model.build()
     agents, tasks, data = study.family.build(study.seeds, e)
     local = train_locally(model, agents, seed=study.seeds, **study.local.model_dump())

@@ -52,7 +52,7 @@ METHOD_MISTAKES = {
     "unknown optimiser 'sdg'; did you mean 'sgd'": lambda: fj.maml(outer_optimiser="sdg"),
     "unknown method 'meta-backward'; did you mean 'meta_backward'": lambda: fj.method("meta-backward"),
     "unknown setting of method 'fedavg': 'round'; did you mean 'rounds'": lambda: fj.method("fedavg", round=3),
-    "method 'average' has no settings, got 'rounds'": lambda: fj.method("average", rounds=3),
+    "method 'random' has no settings, got 'rounds'": lambda: fj.method("random", rounds=3),
     "agent must be at least 0, got -1": lambda: fj.local_model(agent=-1),
     "momentum must be at least 0 and below 1, got 'much'": lambda: fj.fedavgm(momentum="much"),
     "epsilon must be 0 or more, got 'little'": lambda: fj.fedexp(epsilon="little"),

@@ -27,7 +27,10 @@ from fewjoule.methods import (
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
 from fewjoule.models.weights import ModelFile, export, read_model, write_model
-from fewjoule.simulate.simulate import Run, Trace, simulate
+from fewjoule.simulate.run import Run, Trace
+from fewjoule.simulate.simulate import simulate
+from fewjoule.study.settings import Study
+from fewjoule.study.settings import load_study as study
 from fewjoule.tasks import mnist, sinusoid
 from fewjoule.tasks.files import AgentFiles, DataFormat, TaskFiles, read_agents, read_tasks
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
@@ -54,6 +57,7 @@ __all__ = [
     "Run",
     "Samples",
     "Schedule",
+    "Study",
     "TaskFiles",
     "Tasks",
     "Trace",
@@ -88,6 +92,7 @@ __all__ = [
     "reptile",
     "simulate",
     "sinusoid",
+    "study",
     "train_locally",
     "with_codec",
     "write_model",

@@ -16,6 +16,9 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Annotated, Any
 
+LARGEST_COUNT = 10_000_000
+"""Of rounds, steps and the like: more than anybody runs, and few enough to make a list of them."""
+
 
 class InputError(ValueError):
     """A user's mistake: names the thing, the rule, the value and the cure."""
@@ -46,6 +49,8 @@ def positive_int(name: str, value: Any, least: int = 1) -> None:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
     if value < least:
         raise InputError(f"{name} must be at least {least}, got {value}.")
+    if value > LARGEST_COUNT:
+        raise InputError(f"{name} must be at most {LARGEST_COUNT}, got {value}.")
 
 
 def positive(name: str, value: Any) -> None:
@@ -63,7 +68,7 @@ def text(name: str, value: Any) -> None:
         raise InputError(f"{name} must be text, got {value!r}.")
 
 
-def batch_size(name: str, value: Any) -> None:
+def count_or_none(name: str, value: Any) -> None:
     if value is not None:
         positive_int(name, value)
 
@@ -73,7 +78,8 @@ Count = Annotated[int, positive_int]
 Positive = Annotated[float, positive]
 NotNegative = Annotated[float, not_negative]
 Text = Annotated[str, text]
-Batch = Annotated[int | None, batch_size]  # None takes all samples
+Batch = Annotated[int | None, count_or_none]  # None takes all samples
+Epochs = Annotated[int | None, count_or_none]  # None counts in steps
 
 
 def check_settings(signature: inspect.Signature, settings: Mapping[str, Any]) -> None:

@@ -1,15 +1,23 @@
 """Files appear whole or not at all, and never over an existing one unless that is asked for; and the cache folder."""
 
+import contextlib
 import csv
 import io
 import os
-import tempfile
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import platformdirs
 
 from fewjoule.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LEFTOVER = ".part"
 
 
 def check_writable(path: str | Path, *, force: bool = False) -> Path:
@@ -29,20 +37,49 @@ def check_writable(path: str | Path, *, force: bool = False) -> Path:
 def write_atomically(path: str | Path, content: bytes, *, force: bool = False) -> None:
     """Write a file through a temporary neighbour, so that a reader never sees a part of it."""
     path = check_writable(path, force=force)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    part = Path(name)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{LEFTOVER}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with part.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        _open_up(part)
         if force:
             part.replace(path)
         else:
             _place_new(part, path)
+    except OSError as error:  # a full disk, a place that became read-only
+        raise InputError(
+            f"{path} cannot be written ({error.strerror or error}); free space or choose another place. What was there "
+            "before is as it was."
+        ) from error
     finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Delete what writers that were killed left behind, in a folder that nobody else writes to now."""
+    for part in folder.rglob(f".*{LEFTOVER}"):
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold an advisory lock on a file; `InputError` with the text `busy` where another process holds it.
+
+    The lock ends with the process, however that ends. Where the system has no such locks (Windows), nothing is locked.
+    """
+    try:
+        file = path.open("a")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); choose another place.") from error
+    with file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(busy) from None
+        yield
 
 
 def write_csv(
@@ -54,13 +91,6 @@ def write_csv(
     writer.writerow(columns)
     writer.writerows(rows)
     write_atomically(path, buffer.getvalue().encode(), force=force)
-
-
-def _open_up(part: Path) -> None:
-    # mkstemp makes private files; the result should have the mode that an ordinary open() gives
-    mask = os.umask(0)
-    os.umask(mask)
-    part.chmod(0o666 & ~mask)
 
 
 def _place_new(part: Path, path: Path) -> None:

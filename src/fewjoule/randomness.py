@@ -50,6 +50,12 @@ def uniform_rows(key: Array, size: int, count: Array) -> Array:
     return jnp.minimum((share * count).astype(jnp.int32), count.astype(jnp.int32) - 1)
 
 
+def shuffled(key: Array, mask: Array) -> Array:
+    """Positions in random order, those with mask 1 first; their order does not depend on how many have mask 0."""
+    bits = _threefry(jax.random.key_data(key), jnp.arange(len(mask), dtype=jnp.uint32))[0]
+    return jnp.argsort(jnp.where(mask > 0, bits >> 1, jnp.uint32(0xFFFFFFFF)))
+
+
 def _threefry(key: Array, counter: Array) -> tuple[Array, Array]:
     """Two words of 32 random bits for every counter, under a key of two words."""
     words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))

@@ -106,11 +106,11 @@ def test_folder_and_studies(tmp_path):
     for taken in (tmp_path, tmp_path / "file"):
         with pytest.raises(InputError, match="choose another"):
             frontier_folder(str(taken))
-    both = frontier_studies(overrides=["energy.link=lora-sf7"], seeds=None, quick=False, data_dir=None)
+    both = frontier_studies(settings={"energy.link": "lora-sf7"}, seeds=None, quick=False, data_dir=None)
     assert [s.name for s in both] == ["sinusoid", "mnist"]
     assert all(len(s.seeds) == 10 and s.energy.link == "lora-sf7" for s in both)
     with pytest.raises(InputError, match="at least 2"):
-        sweep(load_study("sinusoid", overrides=["evaluation.tasks=1"]))
+        sweep(load_study("sinusoid", settings={"evaluation.tasks": 1}))
 
 
 @pytest.mark.slow
@@ -120,7 +120,9 @@ def test_a_small_sweep_from_end_to_end(tmp_path, monkeypatch):
     short = [("meta_backward", {"rounds": 3}, True), ("fedsgd", {"rounds": 3}, False), ("lean", {}, False)]
     monkeypatch.setattr(frontier, "grid", lambda study, quick: short)
     study = load_study(
-        "sinusoid", overrides=["evaluation.tasks=20", "local.max_steps=500", "energy.link=lora-sf7"], seeds=[0, 1, 2]
+        "sinusoid",
+        settings={"evaluation.tasks": 20, "local.max_steps": 500, "energy.link": "lora-sf7"},
+        seeds=[0, 1, 2],
     )
     points = sweep(study)
     assert [p.method for p in points] == ["meta_backward", "fedsgd", "lean"]

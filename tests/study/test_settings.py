@@ -2,6 +2,7 @@
 
 import pytest
 
+from fewjoule.cli.options import named_values
 from fewjoule.errors import InputError
 from fewjoule.study.settings import BUILT_IN, load_study
 
@@ -54,7 +55,7 @@ def test_the_largest_corner_runs_only_when_asked_and_quick_leaves_more_out():
 def test_overrides_reach_tables_and_methods():
     study = load_study(
         "sinusoid",
-        overrides=["evaluation.tasks=7", "methods.meta_backward.rounds=3", "energy.meter=cpu-time"],
+        settings={"evaluation.tasks": 7, "methods.meta_backward.rounds": 3, "energy.meter": "cpu-time"},
         seeds=[4],
     )
     assert study.evaluation.tasks == 7
@@ -76,7 +77,7 @@ def test_overrides_reach_tables_and_methods():
         (SMALL.replace("[0]", "[0, 0]"), "seeds must differ"),
         (SMALL.replace("[0]", "[]"), "seeds"),
         (SMALL.replace("mlp:1-4-1", "mlq:1-4-1"), "unknown model 'mlq'; did you mean 'mlp'"),
-        (SMALL + "rounds = 3\n", "has no settings, got 'rounds'"),
+        (SMALL + "rounds = 3\n", "unknown setting of method 'average': 'rounds'"),
         (SMALL + '[[methods]]\nname = "average"\nmethod = "average"\n', "got 'average' twice"),
         (SMALL + '[[methods]]\nname = "m"\nmethod = "fedsgd"\nround = 3\n', "did you mean 'rounds'"),
         (SMALL + '[[methods]]\nname = "m"\nmethod = "fedsgd"\nrounds = 0\n', "rounds must be at least 1, got 0"),
@@ -106,12 +107,42 @@ def test_a_wrong_study_file_is_refused_with_the_cure(tmp_path, text, message):
         ({"source": "sinsoid"}, "did you mean 'sinusoid'"),
         ({"source": "no.toml"}, "no.toml does not exist"),
         ({"source": "sinusoid", "quick": True, "full": True}, "not both"),
-        ({"source": "sinusoid", "overrides": ["tasks"]}, "key=value"),
-        ({"source": "sinusoid", "overrides": ["evaluation.task=3"]}, "did you mean 'tasks'"),
-        ({"source": "sinusoid", "overrides": ["methods.meta_bakward.rounds=3"]}, "did you mean 'meta_backward'"),
+        ({"source": "sinusoid", "settings": {"evaluation.task": 3}}, "did you mean 'tasks'"),
+        ({"source": "sinusoid", "settings": {"methods.meta_bakward.rounds": 3}}, "did you mean 'meta_backward'"),
         ({"source": "sinusoid", "data_dir": "x"}, "--data-dir is for studies with data files"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_cure(arguments, message):
     with pytest.raises(InputError, match=message):
         load_study(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SMALL.replace("[[methods]]", "[[other]]").replace("seeds", "methods = [3]\nseeds", 1), "methods"),
+        ("quick = 3\n" + SMALL, "quick must be a table of settings, got 3"),
+        (SMALL + 'runs = ["x"]\n', "methods.average.runs"),
+        (SMALL + f"[[methods]]\nname = 'm'\nmethod = 'fedsgd'\nrounds = {10**30}\n", "rounds must be at most"),
+        (SMALL.replace("seeds = [0]", f"seeds = [{10**30}]"), "seeds"),
+        (SMALL.replace("amplitudes = [1, 2]", 'amplitudes = "x"'), "family.amplitudes"),
+        ("family = 3\n" + SMALL.replace("[family]", "[other]"), "family|other"),
+    ],
+)
+def test_trial_20_wrong_types_in_a_study_file_are_one_line(tmp_path, text, message):
+    for quick in (False, True):
+        with pytest.raises(InputError, match=message) as caught:
+            load_study(write(tmp_path, text), quick=quick)
+        assert "\n" not in str(caught.value)
+
+
+def test_trial_20_a_method_is_not_overwritten_by_a_number():
+    with pytest.raises(InputError, match=r"methods.meta_backward is a method; name one of its settings"):
+        load_study("sinusoid", settings={"methods.meta_backward": 5})
+
+
+def test_trial_29_a_batch_of_all_samples_can_be_said():
+    assert named_values(["batch=none", "rounds=3", "start=random"]) == {"batch": None, "rounds": 3, "start": "random"}
+    study = load_study("sinusoid", settings={"methods.fedsgd.batch": None, "local.batch": None})
+    assert study.local.batch is None
+    assert dict(next(e for e in study.methods if e.name == "fedsgd").build().settings)["batch"] is None

@@ -58,7 +58,7 @@ def writable(*paths: Path | None, force: bool) -> None:
 
 
 def named_values(texts: list[str]) -> dict[str, Any]:
-    """Settings like `rounds=10`, values as in TOML."""
+    """Settings like `rounds=10` by name, values as in TOML."""
     table: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -69,7 +69,9 @@ def named_values(texts: list[str]) -> dict[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """A value as TOML writes it; a bare word is text."""
+    """A value as TOML writes it; a bare word is text, and `none` is nothing, as in batch=none."""
+    if text == "none":
+        return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fewjoule.cli.options import named_values
 from fewjoule.errors import InputError
 
 
@@ -44,7 +45,9 @@ def run(
     elif study is None:
         raise InputError("name a study: fewjoule run sinusoid, fewjoule run mnist, or fewjoule run FILE.toml.")
     else:
-        chosen = load_study(study, overrides=settings, seeds=_seeds(seeds), quick=quick, full=full, data_dir=data_dir)
+        chosen = load_study(
+            study, settings=named_values(settings or []), seeds=_seeds(seeds), quick=quick, full=full, data_dir=data_dir
+        )
         prepared = prepare(chosen)
         folder = new_folder(prepared.study, out)
     use_compile_cache()

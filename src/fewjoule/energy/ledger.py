@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
+from fewjoule.energy import show
 from fewjoule.energy.limits import AMOUNT, amount
 from fewjoule.errors import InputError, unknown
 from fewjoule.files import write_csv
@@ -92,7 +93,23 @@ class Ledger:
         return isinstance(other, Ledger) and self._rows == other._rows
 
     def __repr__(self) -> str:
-        return f"Ledger({len(self)} rows)"
+        return f"{self._caption()}\n{show.text_table(show.cells(self.spent(seeds=self._seeds())))}"
+
+    def _repr_html_(self) -> str:
+        return show.html_table(show.cells(self.spent(seeds=self._seeds())), self._caption())
+
+    def plot(self) -> Any:
+        """Joules by method and phase, per seed: an Altair chart."""
+        return show.chart(self.spent(seeds=self._seeds()))
+
+    def _seeds(self) -> int:
+        return len({row.seed for row in self._rows}) or 1
+
+    def _caption(self) -> str:
+        seeds = self._seeds()
+        each = f", means over {seeds} seeds" if seeds > 1 else ""
+        whole = " + ".join(f"{show.si_text(j / seeds, 'J')} {kind}" for kind, j in self.by_kind().items())
+        return f"Ledger of {len(self)} rows{each}: {whole or 'nothing spent'}"
 
     def add(
         self,
@@ -167,6 +184,11 @@ class Ledger:
         """Joules of each kind that occurs."""
         sums = {kind: [row.joules for row in self._rows if row.kind == kind] for kind in KINDS}
         return {kind: math.fsum(joules) for kind, joules in sums.items() if joules}
+
+    def by_agent(self) -> dict[str, dict[str, float]]:
+        """Joules of each agent by kind; an amount of all agents together stands under "all"."""
+        agents = dict.fromkeys(row.agent for row in self._rows)
+        return {agent: self.select(agent=agent).by_kind() for agent in agents}
 
     def total(self, *, mix_kinds: bool = False, **wanted: Any) -> float:
         """Joules of the rows that `select` gives, of different kinds only on the word `mix_kinds=True`."""

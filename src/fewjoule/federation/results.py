@@ -21,7 +21,7 @@ from fewjoule.federation.study import FederatedStudy
 from fewjoule.files import write_csv
 from fewjoule.report.run_folder import PATHS
 from fewjoule.simulate.rules import has_diverged
-from fewjoule.simulate.simulate import Trace
+from fewjoule.simulate.run import Trace
 from fewjoule.study.outputs import charge_adaptation, write_results
 from fewjoule.study.parts import Part
 from fewjoule.study.run import judge

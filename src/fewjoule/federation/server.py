@@ -25,7 +25,7 @@ from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.models.model import Model
 from fewjoule.randomness import agent_id
 from fewjoule.simulate.rules import broadcast_bytes, mean_over, probe_bytes, start_of
-from fewjoule.simulate.simulate import Trace
+from fewjoule.simulate.run import Trace
 
 _SAVED = ("seconds", "trace", "losses", "start", "spread")
 

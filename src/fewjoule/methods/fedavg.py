@@ -13,14 +13,21 @@ from typing import Any
 import jax
 from jax import Array
 
-from fewjoule.errors import Batch, Count, Positive
-from fewjoule.methods.method import Agent, Broadcast, Info, Method, StartAt, Turn, factory
+from fewjoule.errors import Batch, Count, Epochs, Positive
+from fewjoule.methods.method import Agent, Broadcast, Info, Method, StartAt, Turn, Weighting, factory
 from fewjoule.tasks.samples import AgentData, draw
-from fewjoule.training.descent import Loss, descend, optimiser
+from fewjoule.training.descent import Loss, descend, descend_epochs, optimiser
 
 
 @factory
-def fedsgd(*, rounds: Count = 50, step: Positive = 0.01, batch: Batch = 100, start: StartAt = "average") -> Method:
+def fedsgd(
+    *,
+    rounds: Count = 50,
+    step: Positive = 0.01,
+    batch: Batch = 100,
+    start: StartAt = "average",
+    weighting: Weighting = "agents",
+) -> Method:
     """One gradient per agent and round; the server steps along their mean. `batch` None takes all samples."""
 
     def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
@@ -39,16 +46,18 @@ def fedavg(
     *,
     rounds: Count = 5,
     local_steps: Count = 100,
+    epochs: Epochs = None,
     step: Positive = 0.01,
     batch: Batch = 100,
     start: StartAt = "average",
+    weighting: Weighting = "agents",
 ) -> Method:
     """Many local steps per agent and round; the server takes the mean of the models."""
 
     def server(model: Array, mean: Array) -> tuple[Array, Broadcast]:
         return mean, Broadcast(mean)
 
-    return Method("fedavg", rounds, start, local_sgd(local_steps, step, batch), server)
+    return Method("fedavg", rounds, start, local_sgd(local_steps, step, batch, epochs), server)
 
 
 @factory
@@ -56,10 +65,12 @@ def reptile(
     *,
     rounds: Count = 50,
     local_steps: Count = 50,
+    epochs: Epochs = None,
     step: Positive = 0.01,
     meta_step: Positive = 1.0,
     batch: Batch = 100,
     start: StartAt = "average",
+    weighting: Weighting = "agents",
 ) -> Method:
     """As FedAvg, but the server goes only `meta_step` of the way to the mean."""
 
@@ -67,15 +78,21 @@ def reptile(
         model = mean if meta_step == 1.0 else model + meta_step * (mean - model)
         return model, Broadcast(model)
 
-    return Method("reptile", rounds, start, local_sgd(local_steps, step, batch), server)
+    return Method("reptile", rounds, start, local_sgd(local_steps, step, batch, epochs), server)
 
 
-def local_sgd(steps: int, step: float, batch: int | None) -> Agent:
-    """The agent of FedAvg and its kin: message phi_i = SGD_steps(theta; L_i)."""
+def local_sgd(steps: int, step: float, batch: int | None, epochs: int | None) -> Agent:
+    """The agent of FedAvg and its kin: message phi_i = SGD_steps(theta; L_i).
+
+    Mini-batches are drawn with replacement, `steps` of them; or `epochs` passes over the samples take their place.
+    """
     by = optimiser("sgd", step)
 
     def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
-        phi, _, value = descend(loss, broadcast.model, data.train, key, by=by, steps=steps, batch=batch)
+        if epochs is None:
+            phi, _, value = descend(loss, broadcast.model, data.train, key, by=by, steps=steps, batch=batch)
+        else:
+            phi, _, value = descend_epochs(loss, broadcast.model, data.train, key, by=by, epochs=epochs, batch=batch)
         return (), phi, Info(value, phi)
 
     return agent

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.errors import Batch, Count, InputError, Positive, is_real
+from fewjoule.errors import Batch, Count, Epochs, InputError, Positive, is_real
 from fewjoule.methods.fedavg import local_sgd
-from fewjoule.methods.method import Broadcast, Method, Start, StartAt, factory
+from fewjoule.methods.method import Broadcast, Method, Start, StartAt, Weighting, factory
 
 
 def _below_one(name: str, value: Any) -> None:
@@ -27,11 +27,13 @@ def fedavgm(
     *,
     rounds: Count = 5,
     local_steps: Count = 100,
+    epochs: Epochs = None,
     step: Positive = 0.01,
     momentum: Annotated[float, _below_one] = 0.5,
     server_step: Positive = 1.0,
     batch: Batch = 100,
     start: StartAt = "average",
+    weighting: Weighting = "agents",
 ) -> Method:
     """FedAvg whose server keeps a running sum of its steps."""
 
@@ -44,4 +46,4 @@ def fedavgm(
         model = model + server_step * velocity
         return (model, velocity), Broadcast(model)
 
-    return Method("fedavgm", rounds, start, local_sgd(local_steps, step, batch), server, init)
+    return Method("fedavgm", rounds, start, local_sgd(local_steps, step, batch, epochs), server, init)

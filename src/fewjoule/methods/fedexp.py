@@ -12,9 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.errors import Batch, Count, NotNegative, Positive
+from fewjoule.errors import Batch, Count, Epochs, NotNegative, Positive
 from fewjoule.methods.fedavg import local_sgd
-from fewjoule.methods.method import Broadcast, Method, StartAt, Turn, factory
+from fewjoule.methods.method import Broadcast, Method, StartAt, Turn, Weighting, factory
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss
 
@@ -24,13 +24,15 @@ def fedexp(
     *,
     rounds: Count = 5,
     local_steps: Count = 100,
+    epochs: Epochs = None,
     step: Positive = 0.01,
     epsilon: NotNegative = 0.0,
     batch: Batch = 100,
     start: StartAt = "average",
+    weighting: Weighting = "agents",
 ) -> Method:
     """FedAvg whose server goes beyond the mean by a factor it takes from the agents' steps."""
-    descent = local_sgd(local_steps, step, batch)
+    descent = local_sgd(local_steps, step, batch, epochs)
 
     def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         _, phi, info = descent(loss, state, broadcast, data, key)

@@ -16,13 +16,13 @@ import numpy as np
 from jax import Array
 
 from fewjoule.errors import Positive
-from fewjoule.methods.method import Broadcast, Info, Method, Turn, factory, own_model_kept
+from fewjoule.methods.method import Broadcast, Info, Method, Turn, Weighting, factory, own_model_kept
 from fewjoule.tasks.samples import AgentData, Samples
 from fewjoule.training.descent import Loss
 
 
 @factory
-def fisher(*, floor: Positive = 0.1) -> Method:
+def fisher(*, floor: Positive = 0.1, weighting: Weighting = "agents") -> Method:
     """One upload of twice the model: the merge that trusts each agent where its loss is sensitive."""
 
     def agent(loss: Loss, local: Array, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:

@@ -27,7 +27,7 @@ from fewjoule.errors import Batch, InputError, Positive, positive, positive_int,
 from fewjoule.methods.average import average
 from fewjoule.methods.coded import with_codec
 from fewjoule.methods.fedavg import fedavg
-from fewjoule.methods.method import Method, factory
+from fewjoule.methods.method import Method, Weighting, factory
 
 UPLINK = ("top-k:0.1:2", "top-k:0.25:3", "quantise:6")
 DOWNLINK = ("top-k:0.25:3", "quantise:6")
@@ -52,6 +52,7 @@ def lean(
     device: str | Device | None = None,
     step: Positive = 0.01,
     batch: Batch = 100,
+    weighting: Weighting = "agents",
 ) -> Method:
     """FedAvg with the rounds, local steps and codecs that the rule gives.
 

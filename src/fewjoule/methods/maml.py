@@ -15,7 +15,7 @@ import optax
 from jax import Array
 
 from fewjoule.errors import Batch, Count, Positive, Text
-from fewjoule.methods.method import Broadcast, Info, Method, Start, StartAt, Turn, factory
+from fewjoule.methods.method import Broadcast, Info, Method, Start, StartAt, Turn, Weighting, factory
 from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.descent import Loss, descend, optimiser
 
@@ -30,6 +30,7 @@ def maml(
     outer_optimiser: Text = "adam",
     batch: Batch = 100,
     start: StartAt = "average",
+    weighting: Weighting = "agents",
 ) -> Method:
     """Second-order MAML with any number of inner steps."""
     return _maml("maml", True, rounds, inner_steps, inner_step, outer_step, outer_optimiser, batch, start)
@@ -45,6 +46,7 @@ def fomaml(
     outer_optimiser: Text = "adam",
     batch: Batch = 100,
     start: StartAt = "average",
+    weighting: Weighting = "agents",
 ) -> Method:
     """MAML with the Jacobian of the inner steps dropped."""
     return _maml("fomaml", False, rounds, inner_steps, inner_step, outer_step, outer_optimiser, batch, start)

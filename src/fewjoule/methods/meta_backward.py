@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 
 from fewjoule.errors import Batch, Count, InputError, Positive, is_real, unknown
-from fewjoule.methods.method import Broadcast, Info, Method, Start, Turn, factory, own_model_kept
+from fewjoule.methods.method import Broadcast, Info, Method, Start, Turn, Weighting, factory, own_model_kept
 from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.curvature import largest_eigenvalue
 from fewjoule.training.descent import Loss
@@ -83,7 +83,14 @@ Radius = str | float | list[float] | tuple[float, ...] | Schedule
 
 
 @factory
-def meta_backward(*, rounds: Count = 50, step: Positive = 0.01, batch: Batch = 100, radius: Radius = "auto") -> Method:
+def meta_backward(
+    *,
+    rounds: Count = 50,
+    step: Positive = 0.01,
+    batch: Batch = 100,
+    radius: Radius = "auto",
+    weighting: Weighting = "agents",
+) -> Method:
     """Projected stochastic gradient ascent from the agents' own models to a common start.
 
     `radius` is `"auto"`; a `Schedule` or its name relative to the agents' spread; one radius sqrt(delta) for all

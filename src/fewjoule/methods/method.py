@@ -89,7 +89,8 @@ class Method:
 
     `start` is "average" (every agent uploads its local model once), "random" (nothing is uploaded) or the position
     of one agent (which uploads its local model). `sends` says what a message is: a "model", which a codec sends as the
-    difference from the last broadcast, or a "change" (a gradient, a difference), which it sends as it is.
+    difference from the last broadcast, or a "change" (a gradient, a difference), which it sends as it is. `weighting`
+    says what an agent counts in the means over agents: see `Weighting`.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Method:
     needs_validation: bool = False
     needs_local: bool = False  # although nothing is uploaded before the first round
     sends: str = "model"
+    weighting: str = "agents"
     codecs: tuple[Any, Any, Any] = (None, None, None)
     """Of messages, of the first upload and of broadcasts; None sends float32."""
     upload: Callable[[Array, Array, Array], Upload] | None = None
@@ -131,7 +133,8 @@ def factory(build: Callable[P, Method]) -> Callable[P, Method]:
     make: Callable[..., Method] = build
 
     def make_with(**settings: Any) -> Method:
-        return replace(make(**settings), settings=tuple(settings.items()))
+        weighting = settings.get("weighting", "agents")
+        return replace(make(**settings), settings=tuple(settings.items()), weighting=weighting)
 
     kept = lru_cache(maxsize=None, typed=True)(make_with)
 
@@ -158,5 +161,12 @@ def _check_start(name: str, value: Any) -> None:
         raise InputError(f"{name} must be 'average' or 'random', got {value!r}.")
 
 
+def _check_weighting(name: str, value: Any) -> None:
+    if value not in ("agents", "samples"):
+        raise InputError(f"{name} must be 'agents' or 'samples', got {value!r}.")
+
+
+Weighting = Annotated[str, _check_weighting]
+"""What an agent counts in a mean: all "agents" alike, as in Elgabli et al., or by its "samples", McMahan's n_k / n."""
 StartAt = Annotated[str, _check_start]
 """Where the server begins: at the "average" of the agents' own models, or at the common "random" start."""

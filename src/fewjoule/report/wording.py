@@ -1,22 +1,11 @@
 """Numbers and sentences as people read them. `page.js` formats joules in the same way; a test compares the two."""
 
-import math
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T"}
-
-
-def si_text(value: float, unit: str) -> str:
-    """Three significant digits with an SI prefix, as in `1.49 kJ`; zero is `0 J`."""
-    if value == 0:
-        return f"0 {unit}"
-    rounded = float(f"{value:.2e}")
-    power = 3 * math.floor(math.log10(abs(rounded)) / 3 + 1e-12)
-    power = min(max(power, -12), 12)
-    return f"{digits(rounded / 10.0**power)} {PREFIXES[power]}{unit}"
+from fewjoule.energy.show import digits, si_text
 
 
 def joules_text(value: float) -> str:
@@ -28,11 +17,6 @@ def seconds_text(value: float) -> str:
     if value < 60:
         return si_text(value, "s")
     return f"{digits(value / 60)} min" if value < 3600 else f"{digits(value / 3600)} h"
-
-
-def digits(value: float) -> str:
-    """Three significant digits, zeros kept: `1.50`, `29.1`, `150`."""
-    return f"{value:#.3g}".rstrip(".") if 1e-3 <= abs(value) < 1000 else f"{value:.3g}"
 
 
 def percent_text(share: float) -> str:

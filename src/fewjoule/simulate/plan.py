@@ -21,7 +21,7 @@ from fewjoule.methods.lean import TARGETS, LeanSettings, choose
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
-from fewjoule.simulate.rules import NUMBER_BYTES, broadcast_bytes, message_bytes, probe_bytes
+from fewjoule.simulate.rules import NUMBER_BYTES, broadcast_bytes, message_bytes, probe_bytes, weight_bytes
 from fewjoule.simulate.work import agent_flops, data_for, shapes
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -65,6 +65,7 @@ def most_bits(method: Method, model: Model) -> tuple[Integers, Integers]:
     sent, first, heard = method.codecs
     if method.start != "random":
         up[0] = first.most_bytes(model.size) if first else NUMBER_BYTES * model.size
+    up[0] += weight_bytes(method)
     if not method.rounds:
         return 8 * up, 8 * down
     s = shapes(method, model, data_for(model, 2))

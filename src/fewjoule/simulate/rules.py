@@ -19,21 +19,34 @@ NUMBER_BYTES = 4
 """Of one float32 on the air."""
 
 
-def start_of(method: Method, model: Model, models: Array, seed: Array) -> Start:
+def start_of(method: Method, model: Model, models: Array, seed: Array, weights: Array | None = None) -> Start:
     """What the server knows before the first round, from the local models [agents, d] as it received them."""
-    average, common = models.mean(0), model.init(key_for(seed, "start"))
+    average, common = mean_over(models, None, weights), model.init(key_for(seed, "start"))
     if method.start == "random":
         return Start(common, jnp.zeros(()), common)
     spread = ((models - average) ** 2).sum(-1).max()
     return Start(average if method.start == "average" else models[method.start], spread, common)
 
 
-def mean_over(each: Array, here: Array | None) -> Array:
-    """The mean over the agents [agents, ...] that are `here` [agents]; None means all of them, nobody gives 0."""
-    if here is None:
+def weights_of(method: Method, sizes: Array) -> Array | None:
+    """What each agent counts in a mean, from its number of samples; None where all count alike."""
+    return sizes.astype(jnp.float32) if method.weighting == "samples" else None
+
+
+def mean_over(each: Array, here: Array | None, weights: Array | None = None) -> Array:
+    """The mean over the agents [agents, ...] that are `here` [agents]; None means all of them, nobody gives 0.
+
+    With `weights` [agents] it is McMahan's sum of n_k / n times each, over those that are here.
+    """
+    if weights is None and here is None:
         return each.mean(0)
-    kept = jnp.where(here.reshape((-1,) + (1,) * (each.ndim - 1)) > 0, each, 0)
-    return kept.sum(0) / jnp.maximum(here.astype(jnp.float32).sum(), 1)
+    counts = jnp.ones(len(each)) if weights is None else weights
+    counts = counts if here is None else jnp.where(here, counts, 0)
+    shape = (-1,) + (1,) * (each.ndim - 1)
+    kept = jnp.where(counts.reshape(shape) > 0, each, 0)
+    if weights is not None:
+        kept = kept * counts.reshape(shape)
+    return kept.sum(0) / jnp.maximum(counts.sum(), 1)
 
 
 def has_diverged(
@@ -48,6 +61,11 @@ def has_diverged(
     if method.needs_validation and method.rounds:
         diverged &= ~(jnp.asarray(last_loss) <= limit)
     return diverged | ~jnp.asarray(finite)
+
+
+def weight_bytes(method: Method) -> int:
+    """Bytes that one agent sends once, before the first round, to say how many samples it has."""
+    return NUMBER_BYTES if method.weighting == "samples" else 0
 
 
 def numbers(tree: Any) -> int:

@@ -5,9 +5,8 @@ From a method, agents and their local models to one meta-model per seed, a trace
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,48 +27,14 @@ from fewjoule.simulate.rules import (
     message_bytes,
     probe_bytes,
     start_of,
+    weight_bytes,
+    weights_of,
 )
+from fewjoule.simulate.run import Run, Trace
+from fewjoule.simulate.work import data_of
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import LocalModels, seed_list
 from fewjoule.training.program import Program
-
-
-class Trace(NamedTuple):
-    """One number per round ([rounds], or [seeds, rounds]); NaN in rounds without an agent."""
-
-    loss: Array  # mean over the agents present, on their mini-batches
-    spread: Array  # largest distance of an agent's model from the mean of the agents' models
-    step: Array  # distance that the server's model moved
-    radius: Array  # of Meta-Backward's ball; NaN for other methods
-    active: Array  # share of the agents present that the projection moved
-    present: Array  # number of agents present
-
-
-@dataclass(frozen=True)
-class Run:
-    """A simulated run. With several seeds every array has a leading axis of seeds.
-
-    `meta` is NaN for a seed that diverged, so that it cannot be averaged in. `start_loss` and `final_loss` are the
-    agents' mean losses on all their training samples. With `keep_paths`, `meta_path` is [rounds + 1, d] and
-    `agent_path` [rounds, agents, d].
-
-    `uplink_bits` and `downlink_bits` are what every agent sends and receives: [rounds + 1, agents]. Row 0 is before the
-    first round (the upload of the local models, a probe), row r is round r: the broadcast that opens it and the
-    message that ends it. 32 bits a number, or what the method's codecs make of it; an absent agent has 0. A random
-    start is drawn on both ends from the seed and costs nothing; handing the meta-model to new devices is not counted.
-    """
-
-    method: Method
-    meta: Array
-    diverged: Array
-    start: Array
-    start_loss: Array
-    final_loss: Array
-    trace: Trace
-    uplink_bits: np.ndarray[Any, Any]
-    downlink_bits: np.ndarray[Any, Any]
-    meta_path: Array | None = None
-    agent_path: Array | None = None
 
 
 def simulate(
@@ -119,6 +84,8 @@ class Simulation:
         arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
         self._program = Program(_program, static, arrays)
         self.method, self._seeds, self._single = method, seeds, np.ndim(seed) == 0
+        self._known = (model, agents.names, tuple(int(s) for s in seeds))
+        self._data = data_of(agents)
         self._diverged_at = diverged_at
 
     def compile(self) -> None:
@@ -136,7 +103,7 @@ class Simulation:
         out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
         if self._single:
             out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
-        return Run(self.method, diverged=diverged, **out)
+        return Run(self.method, *self._known, diverged=diverged, **out, data=self._data)
 
 
 def _checked_presence(
@@ -212,7 +179,8 @@ def _program(
 
     def one_seed(seed: Array, data: AgentData, models: Array) -> dict[str, Any]:
         received, states, first_up = _first_upload(method, model, models, ids, seed)
-        start = start_of(method, model, received, seed)
+        weights = weights_of(method, data.train.mask.sum(-1))
+        start = start_of(method, model, received, seed, weights)
         first_down = jnp.zeros(len(ids), jnp.int32)
         probes = None
         if method.probe is not None:
@@ -231,7 +199,8 @@ def _program(
             here = jnp.ones(len(ids)) if available is None else available.astype(jnp.float32)
             count = here.sum()
             over_present = partial(mean_over, here=available)
-            new_server, new_broadcast = method.server(server, jax.tree.map(over_present, messages))
+            mean = jax.tree.map(partial(mean_over, here=available, weights=weights), messages)
+            new_server, new_broadcast = method.server(server, mean)
             if available is not None:
                 new_states = jax.tree.map(
                     lambda new, old: jnp.where(here.reshape((-1,) + (1,) * (new.ndim - 1)) > 0, new, old),
@@ -298,15 +267,15 @@ def _round_keys(root: Array, rounds: int, ids: Array) -> Array:
 
 def _first_upload(method: Method, model: Model, models: Array, ids: Array, seed: Array) -> tuple[Array, Any, Array]:
     """The local models as the server receives them, the agents' states, and bytes per agent."""
-    senders = jnp.full(len(ids), method.start == "average", jnp.int32)
+    told, senders = weight_bytes(method), jnp.full(len(ids), method.start == "average", jnp.int32)
     if isinstance(method.start, int):
         senders = senders.at[method.start].set(1)
     if method.upload is None or method.start == "random":
-        return models, jax.vmap(method.agent_init)(models), senders * NUMBER_BYTES * model.size
+        return models, jax.vmap(method.agent_init)(models), told + senders * NUMBER_BYTES * model.size
     common, root = model.init(key_for(seed, "start")), key_for(seed, "codec")
     keys = jax.vmap(lambda i: jax.random.fold_in(root, i))(ids)
     sent = jax.vmap(lambda local, key: method.upload(local, common, key))(models, keys)  # type: ignore[misc]
-    return sent.model, jax.vmap(method.agent_init)(models, sent.model), senders * sent.size_bytes
+    return sent.model, jax.vmap(method.agent_init)(models, sent.model), told + senders * sent.size_bytes
 
 
 def _warn(

@@ -70,27 +70,34 @@ def method_flops(method: Method, model: Model, agents: Agents) -> int:
 
 def agent_flops(method: Method, model: Model, data: AgentData) -> int:
     """FLOPs of one agent with data of these shapes: its probe and its part of all rounds."""
+    probe, turn = turn_flops(method, model, data)
+    return probe + method.rounds * turn
+
+
+@lru_cache
+def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]:
+    """FLOPs of one agent's probe and of its part of one round."""
     if method.rounds == 0:
-        return 0
-    s, total = shapes(method, model, data), 0
+        return 0, 0
+    s, first = shapes(method, model, data), 0
     if method.probe is not None:
         probe = method.probe
-        total += count(lambda v, d, k: probe(model.loss, v, d, k), s.vector, data, s.key).flops
-    once = count(lambda a, b, d, k: method.agent(model.loss, a, b, d, k), s.agent_state, s.broadcast, data, s.key).flops
-    return total + method.rounds * once
+        first = count(lambda v, d, k: probe(model.loss, v, d, k), s.vector, data, s.key).flops
+    turn = count(lambda a, b, d, k: method.agent(model.loss, a, b, d, k), s.agent_state, s.broadcast, data, s.key)
+    return first, turn.flops
 
 
 def training_flops(
     model: Model, agents: Agents, steps: np.ndarray[Any, Any], *, name: str, step: float, batch: int | None
-) -> list[int]:
-    """FLOPs of the offline training for each seed, from the steps [seeds, agents] that were taken."""
+) -> list[list[int]]:
+    """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken."""
     by, vector = optimiser(name, step), vector_of(model)
 
     def one(v: Any, m: Any, s: Any, k: Any) -> Any:
         return descend(model.loss, v, s, k, by=by, steps=1, batch=batch, memory=m)[:2]
 
     once = count(one, vector, jax.eval_shape(by.init, vector), data_of(agents).train, key_shape()).flops
-    return [once * int(row.sum()) for row in steps]
+    return [[once * int(taken) for taken in row] for row in steps]
 
 
 def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float, name: str = "sgd") -> int:

@@ -1,1 +1,1 @@
-"""The built-in studies, one TOML file each."""
+"""One study, end to end: its settings, the runner, and the run folder that it leaves."""

@@ -16,7 +16,7 @@ from fewjoule.files import write_atomically
 from fewjoule.models.model import Model
 from fewjoule.models.weights import write_model
 from fewjoule.report.run_folder import ENERGY, EVALUATION, PATHS, SUMMARY, TRACE, Summary
-from fewjoule.simulate.simulate import Trace
+from fewjoule.simulate.run import Trace
 from fewjoule.study.parts import Part
 from fewjoule.study.prepare import Prepared, uses_local
 from fewjoule.study.settings import MethodEntry, Study
@@ -104,22 +104,39 @@ def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger
         method, part = entry.build(), finished.methods[entry.name]
         for i, seed in enumerate(study.seeds):
             same: dict[str, Any] = {"method": entry.name, "seed": seed}
-            charges = [("computation", part.facts["computation"], part.facts["flops"])]
-            if local is not None and uses_local(method):
-                charges.insert(0, ("pretraining", local.facts["reading"], local.facts["flops"][i]))
-            for phase, reading, flops in charges:
-                if reading is not None:
-                    ledger.add_reading(reading, **same, phase=phase, shares=len(study.seeds), of="seed", flops=flops)
+            if local is not None and uses_local(method) and local.facts["reading"] is not None:
+                _charge_pretraining(ledger, local, method.start, agents, i, **same)
+            if part.facts["computation"] is not None:
+                shares, flops = len(study.seeds), part.facts["flops"]
+                reading = part.facts["computation"]
+                ledger.add_reading(reading, **same, phase="computation", shares=shares, of="seed", flops=flops)
             charge_adaptation(ledger, study, part, **same)
             up, down = part.arrays["uplink_bits"][i], part.arrays["downlink_bits"][i]
             charge_radio(ledger, chosen, **same, agents=agents, uplink_bits=up, downlink_bits=down)
     return ledger
 
 
+def _charge_pretraining(
+    ledger: Ledger, local: Part, start: str | int, agents: Sequence[str], i: int, *, method: str, seed: int
+) -> None:
+    """The offline training of all agents; or of the one whose model is the start, as its share of the operations."""
+    reading, flops = local.facts["reading"], local.facts["flops"]
+    same: dict[str, Any] = {"method": method, "seed": seed, "phase": "pretraining"}
+    if not isinstance(start, int):
+        ledger.add_reading(reading, **same, shares=len(flops), of="seed", flops=sum(flops[i]))
+        return
+    share = flops[i][start] / max(sum(map(sum, flops)), 1)
+    source = f"{reading['source']}; share of {agents[start]} by operation counts"
+    ledger.add(
+        **same, agent=agents[start], round=0, kind="modelled", source=source, joules=share * reading["joules"],
+        seconds=share * reading["seconds"], flops=flops[i][start],
+    )  # fmt: skip
+
+
 def charge_adaptation(ledger: Ledger, study: Study, part: Part, *, method: str, seed: int) -> None:
     """What one new device spends on its fine-tuning: the reading covers all of them."""
     if part.facts["adaptation"] is not None:
-        shares, flops = len(study.seeds) * part.arrays["loss"].shape[1], part.facts["adaptation_flops"]
+        shares, flops = part.arrays["loss"].shape[1], part.facts["adaptation_flops"]
         same: dict[str, Any] = {"method": method, "seed": seed, "phase": "adaptation"}
         ledger.add_reading(part.facts["adaptation"], **same, shares=shares, of="new task", flops=flops)
 

@@ -1,9 +1,10 @@
 """A run's place on disk: its folder, and its finished stages, one file each, so that a stopped run goes on.
 
-A part is arrays (float32 kept exactly) and a few facts as JSON, in one npz file that appears whole or not at all.
+A part is arrays and a few facts as JSON, in one safetensors file that appears whole or not at all. The first part says
+what the run was begun with, so that it is not continued with other data or settings.
 """
 
-import io
+import itertools
 import json
 import platform
 import time
@@ -13,13 +14,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tomli_w
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from fewjoule._version import __version__
 from fewjoule.errors import InputError
 from fewjoule.files import write_atomically
 from fewjoule.study.settings import Study, make_study, read_toml
 
-PRETRAINING, PATHS = "pretraining", "paths"
+BEGUN, PRETRAINING, PATHS = "begun", "pretraining", "paths"
 
 
 def method_part(name: str) -> str:
@@ -44,43 +47,48 @@ class Parts:
         return self._path(name).is_file()
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.npz"
+        return self._folder / f"{name}.safetensors"
 
     def save(self, name: str, part: Part) -> None:
-        buffer = io.BytesIO()
-        facts = np.frombuffer(json.dumps(part.facts).encode(), np.uint8)
-        np.savez(buffer, allow_pickle=False, **{"facts.json": facts}, **part.arrays)
-        write_atomically(self._path(name), buffer.getvalue(), force=True)
+        tensors = {key: np.ascontiguousarray(array) for key, array in part.arrays.items()}
+        write_atomically(self._path(name), save(tensors, {"facts": json.dumps(part.facts)}), force=True)
 
     def load(self, name: str) -> Part:
         path = self._path(name)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {key: file[key] for key in file.files if key != "facts.json"}
-                return Part(arrays, json.loads(file["facts.json"].tobytes()))
-        except (OSError, ValueError, KeyError) as error:
+            with safe_open(str(path), "np") as file:
+                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dictionary
+                return Part(arrays, dict(json.loads((file.metadata() or {})["facts"])))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
             raise InputError(f"{path} is damaged ({error}); delete it and resume again.") from error
+
+    def begin(self, digest: str) -> None:
+        """Note what the run is begun with; refuse to go on with anything else."""
+        if BEGUN not in self:
+            self.save(BEGUN, Part({}, {"digest": digest}))
+        elif self.load(BEGUN).facts.get("digest") != digest:
+            raise InputError(
+                f"{self._folder.parent} was begun with other data or settings than it finds now; put them back, or "
+                "start a new run."
+            )
 
 
 def new_folder(study: Study, out: str | None) -> Path:
     """Create the run folder: `out`, or the first free of runs/NAME, runs/NAME-2, ..."""
-    if out is None:
-        taken = 1
-        folder = Path("runs") / study.name
-        while folder.exists():
-            taken += 1
-            folder = Path("runs") / f"{study.name}-{taken}"
-    else:
-        folder = Path(out)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(
-                f"{folder} exists and is not empty; choose another --out, or go on with --resume {folder}."
-            )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".parts").mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written to ({error.strerror}); choose another --out.") from error
+    taken = InputError(f"{out} exists and is not empty; choose another --out, or go on with --resume {out}.")
+    for number in itertools.count(1):
+        folder = Path(out) if out else Path("runs") / (study.name if number == 1 else f"{study.name}-{number}")
+        try:
+            folder.mkdir(parents=True, exist_ok=out is not None)
+            if any(folder.iterdir()):
+                raise taken
+            (folder / ".parts").mkdir()
+            break
+        except FileExistsError:  # somebody else was there first
+            if out:
+                raise taken from None
+        except OSError as error:
+            raise InputError(f"{folder} cannot be written to ({error.strerror}); choose another --out.") from error
     table = {**study.model_dump(mode="json", exclude_none=True), "host": host_facts()}
     write_atomically(folder / "study.toml", tomli_w.dumps(table).encode(), force=True)
     return folder

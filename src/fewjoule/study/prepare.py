@@ -1,6 +1,10 @@
 """A study with its data: everything that can be wrong with files is found here, before any work begins."""
 
+import hashlib
 from typing import NamedTuple
+
+import jax
+import numpy as np
 
 from fewjoule.methods import Method
 from fewjoule.models.model import Model
@@ -37,6 +41,15 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
     count = {} if tasks is None else {"tasks": len(tasks.support.mask)}  # as many new tasks as there are files
     study = study.model_copy(update={"model": model, "evaluation": study.evaluation.model_copy(update=count)})
     return Prepared(study, own.model, agents, tasks, data, own)
+
+
+def digest(prepared: Prepared) -> str:
+    """What stands for the settings and all data of a run: another digest, other numbers."""
+    total = hashlib.sha256(prepared.study.model_dump_json().encode())
+    own = () if prepared.own is None else tuple(prepared.own.vectors.values())
+    for leaf in jax.tree.leaves((prepared.agents.data, prepared.tasks, own)):
+        total.update(np.ascontiguousarray(leaf).tobytes())
+    return total.hexdigest()
 
 
 def uses_local(method: Method) -> bool:

@@ -24,7 +24,8 @@ def pretrain(prepared: Prepared, meter: Metering) -> Part:
     models = np.zeros((len(study.seeds), len(agents), model.size), np.float32)
     for i, vector in given.items():
         models[:, i] = vector
-    facts: dict[str, Any] = {"reading": None, "flops": [0] * len(study.seeds)}
+    nothing = np.zeros((len(study.seeds), len(agents)), int)
+    facts: dict[str, Any] = {"reading": None, "flops": nothing.tolist()}
     if missing:
         rest = agents if not given else agents.select(missing)
 
@@ -42,8 +43,8 @@ def pretrain(prepared: Prepared, meter: Metering) -> Part:
                 f"{who}: local training diverged at step {study.local.step:g}; lower --local-step (local.step)."
             )
         models[:, missing] = local.models
-        flops = training_flops(model, rest, np.asarray(local.steps), **study.local.work())
-        facts = {"reading": meter.of_flops(reading, sum(flops)), "flops": flops}
+        nothing[:, missing] = training_flops(model, rest, np.asarray(local.steps), **study.local.work())
+        facts = {"reading": meter.of_flops(reading, int(nothing.sum())), "flops": nothing.tolist()}
     if own is not None:
         merged = any(m.start == "average" or m.needs_local for m in (entry.build() for entry in study.methods))
         mode = study.family.align if merged and len(agents) > 1 else "never"  # type: ignore[union-attr]

@@ -18,18 +18,19 @@ import numpy as np
 from fewjoule.energy import Ledger
 from fewjoule.energy.metering import Metering
 from fewjoule.errors import DivergedWarning
+from fewjoule.files import locked, sweep
 from fewjoule.models.model import Model
 from fewjoule.simulate.simulate import Simulation
 from fewjoule.simulate.work import adaptation_flops, method_flops
 from fewjoule.study.families import Evaluation
 from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
-from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part
-from fewjoule.study.prepare import Prepared, uses_local
+from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
+from fewjoule.study.prepare import Prepared, digest, prepare, uses_local
 from fewjoule.study.pretrain import pretrain, told
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Tasks
-from fewjoule.training.adapt import Adaptation, adapt
+from fewjoule.training.adapt import FineTuning, adapt
 
 DRAWN = ("meta_backward", "maml", "imaml")
 """Methods whose agents' trajectories are drawn; the first of each in a study."""
@@ -46,8 +47,16 @@ class Progress(Protocol):
 
 def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Finished, Ledger]:
     """Run what is not yet in the folder's parts, then write the folder's files; the results and what they cost."""
+    busy = f"{folder} is being run by another process; wait for it, or stop it first."
+    with locked(folder / ".parts" / "lock", busy):
+        sweep(folder)
+        return _run_locked(prepared, folder, progress)
+
+
+def _run_locked(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Finished, Ledger]:
     study, model, agents, data = prepared.study, prepared.model, prepared.agents, prepared.data
     parts = Parts(folder / ".parts")
+    parts.begin(digest(prepared))
     meter = study.energy.metering()
     progress.line(f"data: {data}")
     progress.line(f"model: {model}; agents: {', '.join(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
@@ -145,16 +154,19 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
 
 
 def judge(model: Model, tasks: Tasks | None, metas: Any, e: Evaluation, meter: Metering) -> Part:
-    """Adapt meta-models [seeds, d] to the new tasks: quality, a reading of all of it, and one new device's FLOPs."""
+    """Adapt meta-models [seeds, d] to the new tasks: quality, and what one new device spends on the headline's steps.
+
+    The reading is of fine-tuning alone, one meta-model to all tasks: the work whose FLOPs are counted.
+    """
     if tasks is None:
         nothing = np.zeros((len(metas), 0, len(e.steps)))
         return Part({"loss": nothing, "accuracy": nothing}, {"adaptation": None, "adaptation_flops": 0})
-    each, devices = adaptation_flops(model, tasks, e.headline, e.step), len(metas) * len(tasks.support.mask)
-
-    def evaluate() -> Adaptation:
-        return adapt(model, metas, tasks, **e.adapting())
-
-    result, reading = meter.read(lambda around: around(evaluate), each * devices)
+    result = adapt(model, metas, tasks, **e.adapting())
+    each, devices = adaptation_flops(model, tasks, e.headline, e.step, e.optimiser), len(tasks.support.mask)
+    finite = np.flatnonzero(np.isfinite(np.asarray(metas)).all(-1))
+    meta = metas[finite[0] if len(finite) else 0]  # what it costs does not depend on the seed
+    tuning = FineTuning(model, meta, tasks.support, steps=e.headline, step=e.step, optimiser=e.optimiser)
+    _, reading = meter.read(tuning.run, each * devices)
     facts = {"adaptation": reading, "adaptation_flops": each}
     return Part({"loss": np.asarray(result.loss), "accuracy": np.asarray(result.accuracy)}, facts)
 
@@ -174,3 +186,25 @@ def _trajectories(prepared: Prepared, local: Part | None, parts: Parts) -> Part:
     own = np.zeros((len(prepared.agents), prepared.model.size)) if local is None else local.arrays["models"][0]
     rows = principal_paths(paths, prepared.agents.names, own)
     return Part({"pc": np.asarray([row[3:] for row in rows], np.float32)}, {"rows": [row[:3] for row in rows]})
+
+
+class Told:
+    """Progress as lines of text for a function."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.line = show
+
+    def stage(self, name: str, work: float) -> None:
+        self.line(name)
+
+    def advance(self, work: float) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def run_into(study: Study, out: str | Path | None, show: Callable[[str], None]) -> Path:
+    """Run a study into a new folder and give its path."""
+    prepared = prepare(study)
+    folder = new_folder(prepared.study, None if out is None else str(out))
+    run_study(prepared, folder, Told(show))
+    return folder

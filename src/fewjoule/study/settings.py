@@ -5,6 +5,7 @@ new tasks and methods.
 """
 
 import tomllib
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -18,6 +19,7 @@ from fewjoule.errors import InputError, unknown
 from fewjoule.methods import Method, method
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
+from fewjoule.report.run_folder import RunFolder
 from fewjoule.study.families import Count, Evaluation, FilesFamily, MnistFamily, Positive, SinusoidFamily, Table
 from fewjoule.training.descent import optimiser
 
@@ -102,6 +104,15 @@ class Study(Table):
         loss = self.model.loss or str(getattr(self.family, "LOSS", "mse"))
         return model_from_spec(self.model.spec, init=self.model.init, loss=loss)
 
+    def run(self, out: str | Path | None = None, *, show: Callable[[str], None] = lambda line: None) -> RunFolder:
+        """Run the study as `fewjoule run` does, into the folder `out` (by default the first free of runs/NAME).
+
+        `show` is handed a line of text when there is news. The run folder holds results, energy and the page.
+        """
+        from fewjoule.study.run import run_into  # it knows this module
+
+        return RunFolder.read(run_into(self, out, show))
+
     def check(self) -> None:
         """Refuse what types alone cannot see."""
         names = [entry.name for entry in self.methods]
@@ -136,35 +147,38 @@ AnyStudy = TypeVar("AnyStudy", bound=Study)
 def load_study(
     source: str,
     *,
-    overrides: list[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
     seeds: list[int] | None = None,
     quick: bool = False,
     full: bool = False,
     data_dir: str | None = None,
 ) -> Study:
-    """A study by built-in name or file, with `key=value` overrides; everything is checked."""
+    """A study by built-in name ("sinusoid", "mnist") or TOML file, checked whole; its `run` runs it.
+
+    `settings` change single ones, by names such as "evaluation.tasks" or "methods.meta_backward.rounds".
+    """
     if quick and full:
         raise InputError("give --quick or --full, not both.")
     table, where = read_source(source)
     quick_table = table.pop("quick", {})
+    if not isinstance(quick_table, dict):
+        raise InputError(f"{where}: quick must be a table of settings, got {quick_table!r}.")
     if quick:
         for key, value in quick_table.items():
             _put(table, key, value, where)
-    level = {"always"} | (set() if quick else {"normal"}) | ({"full"} if full else set())
+    left_out = [*([] if full else ["full"]), *(["normal"] if quick else [])]
     methods = table.get("methods")
     if isinstance(methods, list):
-        table["methods"] = [m for m in methods if not isinstance(m, dict) or m.get("runs", "always") in level]
+        table["methods"] = [m for m in methods if not isinstance(m, dict) or m.get("runs", "always") not in left_out]
     if seeds is not None:
         table["seeds"] = seeds
     if data_dir is not None:
-        if table.get("family", {}).get("kind") != "mnist":
+        family = table.get("family")
+        if not isinstance(family, dict) or family.get("kind") != "mnist":
             raise InputError(f"--data-dir is for studies with data files, and {where} has none; leave it out.")
-        table["family"]["folder"] = data_dir
-    for override in overrides or []:
-        key, sign, text = override.partition("=")
-        if not sign or not key:
-            raise InputError(f"--set takes key=value, got {override!r}.")
-        _put(table, key.strip(), _value(text.strip()), "--set")
+        family["folder"] = data_dir
+    for key, value in (settings or {}).items():
+        _put(table, key, value, "--set")
     return make_study(table, where)
 
 
@@ -213,26 +227,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not valid TOML: {error}.") from error
 
 
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
 def _put(table: dict[str, Any], key: str, value: Any, where: str) -> None:
     """Set `a.b.c` in nested tables; `methods.NAME.key` reaches the method of that name."""
     *parents, last = key.split(".")
     at: Any = table
     for i, part in enumerate(parents):
-        if isinstance(at, dict) and isinstance(at.get(part), dict):
+        if i == 0 and part == "methods":
+            methods = table.get("methods")
+            at = {str(m.get("name")): m for m in methods if isinstance(m, dict)} if isinstance(methods, list) else {}
+        elif isinstance(at.get(part), dict):
             at = at[part]
-        elif i == 0 and part == "methods":
-            at = {m.get("name"): m for m in table.get("methods", []) if isinstance(m, dict)}
-        elif isinstance(at, dict) and part not in at and i == 0 and part in ("local", "evaluation", "energy"):
+        elif part not in at and i == 0 and part in ("local", "evaluation", "energy"):
             at = at.setdefault(part, {})
         else:
             raise InputError(f"{where}: {unknown('key', part, [str(k) for k in at])}")
+    if parents == ["methods"]:
+        raise InputError(f"{where}: {key} is a method; name one of its settings, as in {key}.rounds=10.")
     at[last] = value
 
 
@@ -242,8 +252,9 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any], kind: type[
     place = [str(p) for p in first["loc"]]
     if place[:2] in (["family", "sinusoid"], ["family", "mnist"], ["family", "files"]):
         place.pop(1)
-    if place[0] == "methods" and len(place) > 1 and place[1].isdecimal():
-        place[1] = str(table["methods"][int(place[1])].get("name", place[1]))
+    if place[:1] == ["methods"] and len(place) > 1 and place[1].isdecimal():
+        entry = table["methods"][int(place[1])]
+        place[1] = str(entry.get("name", place[1])) if isinstance(entry, dict) else place[1]
     inside, key = ".".join(place[:-1]), place[-1] if place else ""
     if first["type"] == "extra_forbidden":
         known = _fields(place[:-1], table, kind)

@@ -17,6 +17,7 @@ from fewjoule.study.parts import Part
 from fewjoule.study.settings import Study
 
 Array = np.ndarray[Any, Any]
+LEAST_SEEDS = 3
 QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 
 
@@ -71,25 +72,25 @@ def summarise(
 def share_best(finished: dict[str, Part], metric: str, at: int) -> dict[str, float]:
     """Share of (seed, new task) pairs in which each method has the best value; a tie is shared out evenly.
 
-    A diverged seed never wins. The shares sum to 1.
+    A diverged seed never wins. The shares sum to 1, unless every method diverged somewhere.
     """
     names = list(finished)
     values = np.stack([finished[n].arrays[metric][..., at].ravel() for n in names])
     if values.size == 0:  # a federation's operator may have no new tasks to judge by
         return dict.fromkeys(names, 0.0)
     signed = np.where(np.isnan(values), -np.inf, values if metric == "accuracy" else -values)
-    winners = signed == signed.max(0)
-    shares = (winners / winners.sum(0)).mean(1)
+    winners = (signed == signed.max(0)) & ~np.isnan(values)
+    shares = (winners / np.maximum(winners.sum(0), 1)).mean(1)
     return {name: float(share) for name, share in zip(names, shares, strict=True)}
 
 
 def interval(per_seed: Array, *, ratio: bool = False) -> tuple[float | None, float | None]:
-    """A 95 % Student interval of the mean over seeds; none from a single seed.
+    """A 95 % Student interval of the mean over seeds; none from fewer than three, which would say nothing.
 
     With `ratio` the interval is of the logarithm's mean: losses are compared by ratios, and none lies below 0. Without
     it the values are shares, and the interval ends at 0 and 1.
     """
-    if len(per_seed) < 2 or not np.isfinite(per_seed).all() or (ratio and per_seed.min() <= 0):
+    if len(per_seed) < LEAST_SEEDS or not np.isfinite(per_seed).all() or (ratio and per_seed.min() <= 0):
         return None, None
     values = np.log(per_seed) if ratio else per_seed
     half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))

@@ -53,7 +53,7 @@ def draw(samples: Samples, key: Array, size: int | None) -> Samples:
     return Samples(x, y, jnp.ones(size, samples.mask.dtype), samples.allowed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Agents:
     """The agents of a run. Arrays are [agents, n, ...]; with `seeds`, [seeds, agents, n, ...]."""
 
@@ -63,6 +63,13 @@ class Agents:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.names[:5]) + (", ..." if len(self) > 5 else "")
+        sizes, inputs = self.sizes, list(self.data.train.x.shape[2 if self.seeds is None else 3 :])
+        samples = f"{min(sizes)} to {max(sizes)}" if len(set(sizes)) > 1 else str(sizes[0])
+        seeds = "" if self.seeds is None else f", {len(self.seeds)} seeds"
+        return f"Agents({len(self)}: {names}; {samples} samples each, inputs {inputs}{seeds})"
 
     def select(self, which: Sequence[int]) -> "Agents":
         """The agents at these positions, in this order."""

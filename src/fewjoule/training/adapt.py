@@ -16,18 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError, is_whole, positive
 from fewjoule.models.model import Model, check_samples
 from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
+from fewjoule.training.program import Program
 
 CHOICES = ("leave-one-out", "validation")
 MOST_LEFT_OUT = 200
 """Samples up to which each is left out in turn: that many fine-tunings run at once."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adaptation:
     """Loss and accuracy on the query samples: [..., tasks, steps], with the leading axes of the meta-models.
 
@@ -51,6 +53,28 @@ class Adaptation:
     def quantile(self, q: float, what: str = "loss") -> dict[int, float]:
         """Quantile q (0 to 1) over all meta-models and tasks, by number of steps."""
         return self._over_tasks(what, partial(np.quantile, q=q))
+
+    @property
+    def _metric(self) -> str:
+        return "loss" if np.isnan(self.accuracy).all() else "accuracy"
+
+    def __repr__(self) -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DivergedWarning)
+            reached = ", ".join(f"{value:.4g} after {steps}" for steps, value in self.median(self._metric).items())
+        return f"Adaptation({self.loss.shape[-2]} tasks: median {self._metric} {reached} steps)"
+
+    def plot(self) -> Any:
+        """Median loss or accuracy by number of steps, with the middle half of the tasks: an Altair chart."""
+        import altair as alt
+
+        metric = self._metric
+        low, middle, high = (self.quantile(q, metric) for q in (0.25, 0.5, 0.75))
+        rows = [{"steps": s, "median": middle[s], "low": low[s], "high": high[s]} for s in self.steps]
+        base = alt.Chart(alt.InlineData(values=[row for row in rows if np.isfinite(list(row.values())).all()]))
+        scale = alt.Scale(type="log" if metric == "loss" else "linear")
+        band = base.mark_area(opacity=0.25).encode(x="steps:Q", y=alt.Y("low:Q", scale=scale), y2="high:Q")
+        return band + base.mark_line(point=True).encode(x="steps:Q", y=alt.Y("median:Q", title=metric, scale=scale))
 
     def _over_tasks(self, what: str, statistic: Any) -> dict[int, float]:
         if what not in ("loss", "accuracy"):
@@ -139,6 +163,30 @@ def _adapt(
         return jax.vmap(one_task, (None, 0, 0))(meta, tasks.support, tasks.query)
 
     return jax.lax.map(one_meta, metas)
+
+
+class FineTuning:
+    """Fine-tuning alone, without judging it: one meta-model to every task of `support` [tasks, ...].
+
+    This is what a new device does, so it is what a meter goes around and what `adaptation_flops` counts.
+    """
+
+    def __init__(
+        self, model: Model, meta: Array, support: Samples, *, steps: int, step: float, optimiser: str = "sgd"
+    ) -> None:
+        static = (model, steps, step, optimiser)
+        self._program = Program(_fine_tune, static, (jnp.asarray(meta, jnp.float32), support))
+
+    def run(self, around: Around | None = None) -> Array:
+        """The adapted models [tasks, d]. `around` is handed the execution of the compiled program."""
+        adapted: Array = self._program.run(around)
+        return adapted
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _fine_tune(model: Model, steps: int, step: float, name: str, meta: Array, support: Samples) -> Array:
+    by = make_optimiser(name, step)
+    return jax.vmap(lambda samples: descend(model.loss, meta, samples, by=by, steps=steps).vector)(support)
 
 
 class StepChoice(NamedTuple):

@@ -11,6 +11,7 @@ import optax
 from jax import Array
 
 from fewjoule.errors import unknown
+from fewjoule.randomness import shuffled
 from fewjoule.tasks.samples import Samples, draw
 
 Loss = Callable[[Array, Samples], Array]
@@ -42,6 +43,10 @@ def optimiser(name: str, step: float) -> optax.GradientTransformation:
     return built
 
 
+Carry = tuple[Array, Any]
+"""A model and the optimiser's memory."""
+
+
 class Reached(NamedTuple):
     """Where a descent ended: the model, the optimiser's memory, and the loss at which the first step began."""
 
@@ -69,15 +74,10 @@ def descend(
     is_new = memory is None
     memory = by.init(vector) if is_new else memory
 
-    def one(carry: tuple[Array, Any], at: tuple[Array | None, Array | None]) -> tuple[tuple[Array, Any], Array]:
-        (vector, memory), (key, index) = carry, at
+    def one(carry: Carry, at: tuple[Array | None, Array | None]) -> tuple[Carry, Array]:
+        key, index = at
         minibatch = samples if key is None else draw(samples, key, batch)
-        value, gradient = jax.value_and_grad(loss)(vector, minibatch)
-        change, memory = by.update(gradient, memory, vector)
-        after = (optax.apply_updates(vector, change), memory)
-        if limit is not None and index is not None:
-            after = jax.tree.map(lambda new, old: jnp.where(index < limit, new, old), after, carry)
-        return after, value
+        return _step(loss, by, carry, minibatch, None if limit is None or index is None else index < limit)
 
     keys = None if batch is None or key is None else jax.random.split(key, steps)
     if steps == 1 and is_new and limit is None:  # without a loop, which would cost a tenth of MAML's speed
@@ -86,3 +86,48 @@ def descend(
     at = (keys, None if limit is None else jnp.arange(steps))
     (vector, memory), values = jax.lax.scan(one, (vector, memory), at, length=steps)
     return Reached(vector, memory, values[0])
+
+
+def descend_epochs(
+    loss: Loss,
+    vector: Array,
+    samples: Samples,
+    key: Array,
+    *,
+    by: optax.GradientTransformation,
+    epochs: int,
+    batch: int | None = None,
+) -> Reached:
+    """`epochs` passes over all samples, shuffled anew for each, in mini-batches of `batch` without replacement.
+
+    The last mini-batch of a pass may be smaller. Padding changes nothing: a mini-batch without samples is no step.
+    """
+    size = len(samples.mask)
+    batch = size if batch is None else min(batch, size)
+    count = -(-size // batch)
+
+    def epoch(carry: Carry, key: Array) -> tuple[Carry, Array]:
+        order = jnp.pad(shuffled(key, samples.mask), (0, count * batch - size), constant_values=size)
+
+        def one(carry: Carry, rows: Array) -> tuple[Carry, Array]:
+            x, y = samples.x.at[rows].get(mode="clip"), samples.y.at[rows].get(mode="clip")
+            mask = samples.mask.at[rows].get(mode="fill", fill_value=0)
+            return _step(loss, by, carry, Samples(x, y, mask, samples.allowed), mask.any())
+
+        return jax.lax.scan(one, carry, order.reshape(count, batch))
+
+    (vector, memory), values = jax.lax.scan(epoch, (vector, by.init(vector)), jax.random.split(key, epochs))
+    return Reached(vector, memory, values[0, 0])
+
+
+def _step(
+    loss: Loss, by: optax.GradientTransformation, carry: Carry, minibatch: Samples, counts: Array | None
+) -> tuple[Carry, Array]:
+    """One step of the optimiser, and the loss at which it began; where it does not count, nothing changes."""
+    vector, memory = carry
+    value, gradient = jax.value_and_grad(loss)(vector, minibatch)
+    change, memory = by.update(gradient, memory, vector)
+    after = (optax.apply_updates(vector, change), memory)
+    if counts is not None:
+        after = jax.tree.map(lambda new, old: jnp.where(counts, new, old), after, carry)
+    return after, value

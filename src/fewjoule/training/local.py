@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from fewjoule.energy.metering import Around
-from fewjoule.errors import DivergedWarning, InputError, batch_size, not_negative, positive, positive_int
+from fewjoule.errors import DivergedWarning, InputError, count_or_none, not_negative, positive, positive_int
 from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_ids, key_for, seeds_of
 from fewjoule.tasks.samples import AgentData, Agents, Samples
@@ -28,7 +28,7 @@ from fewjoule.training.program import Program
 STOPPED_BY = ("limit", "gradient", "plateau", "diverged")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LocalModels:
     """Local models and what their training reached. Arrays are [agents, ...]; with several seeds [seeds, agents, ...].
 
@@ -43,6 +43,11 @@ class LocalModels:
     steps: Array
     sharpness: Array
     stopped_by: np.ndarray[Any, Any]
+
+    def __repr__(self) -> str:
+        loss, rules = np.asarray(self.loss), np.unique(self.stopped_by, return_counts=True)
+        stops = ", ".join(f"{count} by {rule}" for rule, count in zip(*rules, strict=True))
+        return f"LocalModels({list(loss.shape)}: loss {loss.min():.4g} to {loss.max():.4g}, stopped {stops})"
 
 
 def train_locally(
@@ -72,7 +77,7 @@ def train_locally(
     """
     check_fit(model, agents)
     positive("step", step)
-    batch_size("batch", batch)
+    count_or_none("batch", batch)
     positive_int("max_steps", max_steps)
     positive_int("patience", patience)
     positive_int("check_every", check_every)

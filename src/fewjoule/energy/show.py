@@ -1,0 +1,65 @@
+"""A ledger for people: numbers with SI prefixes, a text table, a page's table, and a chart."""
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T"}
+HEADER = ("method", "phase", "kind", "joules", "time", "bits", "FLOPs")
+
+
+def si_text(value: float, unit: str) -> str:
+    """Three significant digits with an SI prefix, as in `1.49 kJ`; zero is `0 J`."""
+    if value == 0:
+        return f"0 {unit}"
+    rounded = float(f"{value:.2e}")
+    power = 3 * math.floor(math.log10(abs(rounded)) / 3 + 1e-12)
+    power = min(max(power, -12), 12)
+    return f"{digits(rounded / 10.0**power)} {PREFIXES[power]}{unit}"
+
+
+def digits(value: float) -> str:
+    """Three significant digits, zeros kept: `1.50`, `29.1`, `150`."""
+    return f"{value:#.3g}".rstrip(".") if 1e-3 <= abs(value) < 1000 else f"{value:.3g}"
+
+
+def cells(spent: Iterable[Any]) -> list[tuple[str, ...]]:
+    """Rows of a table, one for each `Spent`."""
+    out = []
+    for s in spent:
+        amounts = ((s.joules, "J"), (s.seconds, "s"), (s.bits, "bit"), (s.flops, "FLOP"))
+        out.append((s.method, s.phase, s.kind, *("" if v is None else si_text(v, unit) for v, unit in amounts)))
+    return out
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns, the first three to the left."""
+    table = [HEADER, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(HEADER))]
+    lines = (
+        "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in table
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def html_table(rows: Sequence[Sequence[str]], caption: str) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in HEADER)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def chart(spent: Iterable[Any]) -> Any:
+    """Joules by method and phase on a logarithmic axis: an Altair chart."""
+    import altair as alt
+
+    rows = [{"method": s.method, "phase": s.phase, "kind": s.kind, "joules": s.joules} for s in spent if s.joules > 0]
+    return (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_point(filled=True, size=90)
+        .encode(
+            x=alt.X("joules:Q", scale=alt.Scale(type="log")), y=alt.Y("method:N", title=None), color="phase:N",
+            shape="kind:N", tooltip=["method:N", "phase:N", "kind:N", "joules:Q"],
+        )
+    )  # fmt: skip
