@@ -17,40 +17,10 @@ import numpy as np
 
 from fewjoule.errors import InputError
 from fewjoule.federation.nvflare.provision import Federation, provision
+from fewjoule.federation.nvflare.site import template
 
 AGENTS = ("kitchen", "garage", "attic")
 AMPLITUDES = (2.0, 6.0, 10.0)
-STUDY = """\
-name = "federation-demo"
-title = "A federation of three agents on one machine"
-seeds = [0]
-
-[family]                        # only for the new tasks that the operator judges by; agents have their own data
-kind = "sinusoid"
-amplitudes = [2.0, 6.0, 10.0]
-
-[model]
-spec = "mlp:1-40-40-1"
-
-[local]
-max_steps = 2000
-
-[evaluation]
-tasks = 100
-
-[federation]
-policy = "wait"
-deadline_seconds = 60.0
-
-[[methods]]
-name = "meta_backward"
-method = "meta_backward"
-rounds = 20
-
-[[methods]]
-name = "average"
-method = "average"
-"""
 
 
 def free_port() -> int:
@@ -70,7 +40,7 @@ def write_demo(folder: Path, port: int) -> Federation:
         x = rng.uniform(-5, 5, (120, 1)).astype(np.float32)
         y = (amplitude * np.sin(x)).astype(np.float32)
         np.savez(folder / f"{name}.npz", x=x[:100], y=y[:100], x_test=x[100:], y_test=y[100:])
-    (folder / "study.toml").write_text(STUDY)
+    (folder / "study.toml").write_text(template("demo.toml"))
     return federation
 
 
