@@ -12,20 +12,19 @@ from fewjoule import InputError
 from fewjoule.federation import blocks
 from fewjoule.federation.results import Result, read_result, write_federated_folder
 from fewjoule.federation.state import State, pack, unpack
-from fewjoule.federation.study import FederatedStudy
-from fewjoule.study.settings import make_study_of
+from fewjoule.study.settings import Study, make_study
 from tests.federation.bench import NAMES, SHORT, Bench
 
 
-def finished(bench: Bench, name: str, **changes: Any) -> tuple[FederatedStudy, Result]:
+def finished(bench: Bench, name: str, **changes: Any) -> tuple[Study, Result]:
     entry = {"name": name, "method": name, **SHORT[name]}
-    table = {"name": "test", "seeds": [0], "model": {"spec": bench.model.spec}, "methods": [entry]}
+    table = {"name": "test", "seeds": [0], "model": {"spec": bench.model.spec}, "methods": [entry], "federation": {}}
     server, outcome = bench.run(bench.spec(name, **changes))
     assert outcome.status == "complete"
-    return make_study_of(FederatedStudy, table, "test"), read_result(server.result())
+    return make_study(table, "test"), read_result(server.result())
 
 
-def summary_of(folder: Path, study: FederatedStudy, result: Result) -> Any:
+def summary_of(folder: Path, study: Study, result: Result) -> Any:
     folder.mkdir()
     write_federated_folder(folder, study, [result])
     return json.loads((folder / "summary.json").read_text())["methods"][study.methods[0].name]

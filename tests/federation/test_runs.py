@@ -14,14 +14,13 @@ from fewjoule import InputError
 from fewjoule.federation import agent as agent_module
 from fewjoule.federation import blocks, wire
 from fewjoule.federation import server as server_module
-from fewjoule.federation.channel import LocalChannel
 from fewjoule.federation.drive import Answers, drive
 from fewjoule.federation.records import COLUMNS
 from fewjoule.federation.server import ServerRunner
 from fewjoule.federation.spec import read_spec
 from fewjoule.federation.state import StateError
 from fewjoule.federation.wire import AgentReport, MessageError
-from tests.federation.bench import NAMES, Bench
+from tests.federation.bench import NAMES, Bench, LocalChannel
 
 
 class Killed(BaseException):

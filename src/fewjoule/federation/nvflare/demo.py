@@ -95,7 +95,7 @@ def run_demo(folder: Path, show: Callable[[str], None] = print) -> Path:
     """The whole demo; the run folder."""
     from fewjoule.federation.nvflare.jobs import Operator
     from fewjoule.federation.nvflare.operator import View, follow, start_run
-    from fewjoule.federation.study import load_federated_study
+    from fewjoule.federation.spec import load_federated_study
 
     federation = write_demo(folder, free_port())
     show(f"kits, data and study in {folder}; server on localhost:{federation.port}")

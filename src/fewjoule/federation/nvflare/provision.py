@@ -56,7 +56,8 @@ def read_federation(path: Path) -> Federation:
     if not isinstance(server, dict):
         raise InputError(f"{path}: [server] with name and port is missing.")
     _check_keys(path, "in [server], ", server, ("name", "port"))
-    name, host, port, agents = table.get("name"), server.get("name"), server.get("port"), table.get("agents")
+    given: tuple[Any, ...] = (table.get("name"), server.get("name"), server.get("port"), table.get("agents"))
+    name, host, port, agents = given
     word, names = "letters, digits and '-', beginning with a letter", agents if isinstance(agents, list) else []
     own = f"{word}, and none of {', '.join(_OWN_FOLDERS)} nor the server's name"
     checks = [
