@@ -38,14 +38,6 @@ Traffic = Callable[[], tuple[float, float]]
 """Bytes that this process has sent to and received from the server so far."""
 
 
-def no_meter(work: Callable[[], Any]) -> tuple[Any, AgentReport]:
-    return work(), AgentReport()
-
-
-def no_traffic() -> tuple[float, float]:
-    return 0.0, 0.0
-
-
 class AgentRunner:
     """An agent with its data, answering one run at a time. `own` is the model it trained before, if any."""
 
@@ -56,8 +48,8 @@ class AgentRunner:
         folder: Path,
         *,
         own: Array | None = None,
-        meter: Meter = no_meter,
-        traffic: Traffic = no_traffic,
+        meter: Meter = lambda work: (work(), AgentReport()),
+        traffic: Traffic = lambda: (0.0, 0.0),
     ) -> None:
         self.name, self.id = name, agent_id(name)
         self._data, self._own, self._folder = data, own, folder
