@@ -11,6 +11,7 @@ import pytest
 from fewjoule import InputError
 from fewjoule.federation import blocks
 from fewjoule.federation.results import Result, read_result, write_federated_folder
+from fewjoule.federation.spec import load_federated_study, specs_of
 from fewjoule.federation.state import State, pack, unpack
 from fewjoule.study.settings import Study, make_study
 from tests.federation.bench import NAMES, SHORT, Bench
@@ -28,6 +29,19 @@ def summary_of(folder: Path, study: Study, result: Result) -> Any:
     folder.mkdir()
     write_federated_folder(folder, study, [result])
     return json.loads((folder / "summary.json").read_text())["methods"][study.methods[0].name]
+
+
+@pytest.mark.parametrize(
+    ("lines", "loss"),
+    [('[model]\nspec = "mlp:1-4-1"', "mse"), ('[model]\nspec = "mlp:2-4-3"\nloss = "cross_entropy"', "cross_entropy")],
+)
+def test_a_study_file_becomes_one_spec_per_method_and_seed(tmp_path: Path, lines: str, loss: str) -> None:
+    path = tmp_path / "study.toml"
+    methods = "".join(f'[[methods]]\nname = "{name}"\nmethod = "{name}"\n' for name in ("average", "fedavg"))
+    path.write_text(f'name = "test"\nseeds = [0, 5]\n{lines}\n[federation]\npolicy = "stop"\n{methods}')
+    specs = specs_of(load_federated_study(str(path)), NAMES)
+    assert [(s.method["method"], s.seed) for s in specs] == [(m, s) for m in ("average", "fedavg") for s in (0, 5)]
+    assert {(s.policy, s.model["loss"], s.agents) for s in specs} == {("stop", loss, NAMES)}
 
 
 @pytest.mark.parametrize(("name", "diverged"), [("fedsgd", [0]), ("maml", [])])

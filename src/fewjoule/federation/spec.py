@@ -94,7 +94,9 @@ def load_federated_study(source: str) -> Study:
 def specs_of(study: Study, agents: tuple[str, ...]) -> list[Spec]:
     """One spec per method and seed, in the order of the study; each is built once here, so mistakes show before."""
     assert study.federation is not None
-    same: dict[str, Any] = {"model": study.model.model_dump(), "local": study.local.model_dump(), "agents": agents}
+    built = study.build_model()
+    model = {"spec": built.spec, "init": study.model.init, "loss": built.loss_name}
+    same: dict[str, Any] = {"model": model, "local": study.local.model_dump(), "agents": agents}
     same |= study.federation.model_dump()
     specs = []
     for entry, seed in itertools.product(study.methods, study.seeds):

@@ -18,6 +18,7 @@ import numpy as np
 from fewjoule.errors import InputError
 from fewjoule.federation.nvflare.provision import Federation, provision
 from fewjoule.federation.nvflare.site import template
+from fewjoule.tasks import sinusoid
 
 AGENTS = ("kitchen", "garage", "attic")
 AMPLITUDES = (2.0, 6.0, 10.0)
@@ -35,11 +36,9 @@ def write_demo(folder: Path, port: int) -> Federation:
         raise InputError(f"{folder} exists and is not empty; choose another --out.")
     federation = Federation("demo", "localhost", port, AGENTS)
     provision(federation, folder / "kits")
-    for i, (name, amplitude) in enumerate(zip(AGENTS, AMPLITUDES, strict=True)):
-        rng = np.random.default_rng(i)
-        x = rng.uniform(-5, 5, (120, 1)).astype(np.float32)
-        y = (amplitude * np.sin(x)).astype(np.float32)
-        np.savez(folder / f"{name}.npz", x=x[:100], y=y[:100], x_test=x[100:], y_test=y[100:])
+    train, held = sinusoid.agents(AMPLITUDES, samples=100, validation=20).data
+    for i, name in enumerate(AGENTS):
+        np.savez(folder / f"{name}.npz", x=train.x[i], y=train.y[i], x_test=held.x[i], y_test=held.y[i])
     (folder / "study.toml").write_text(template("demo.toml"))
     return federation
 
