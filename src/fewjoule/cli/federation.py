@@ -3,7 +3,7 @@
 import importlib.util
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The run folde
 Patience = Annotated[
     float | None, typer.Option(help="Seconds to wait for a server or agents that are away; by default for ever.")
 ]
+COUNTS = ("charged", "payload", "network")
 
 
 def _need_engine() -> None:
@@ -37,12 +38,9 @@ def _session(
     _need_engine()
     from fewjoule.federation.nvflare.jobs import Operator
 
-    operator = Operator(kit)
-    operator.reconnect(tell, patience)
-    try:
+    with closing(Operator(kit)) as operator:
+        operator.reconnect(tell, patience)
         yield operator
-    finally:
-        operator.close()
 
 
 @app.command()
@@ -109,8 +107,7 @@ def run(
     from fewjoule.federation.spec import load_federated_study
 
     chosen = load_federated_study(study)
-    with _session(kit, patience, print) as operator:
-        _follow(start_run(chosen, operator, out), operator, patience)
+    _carry(kit, patience, lambda operator: start_run(chosen, operator, out))
 
 
 @app.command()
@@ -121,18 +118,20 @@ def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> No
 
     read_facts(folder)
     stopped_study(folder, None)
-    with _session(kit, patience, print) as operator:
-        _follow(folder, operator, patience)
+    _carry(kit, patience, lambda operator: folder)
 
 
-def _follow(folder: Path, operator: "Operator", patience: float | None) -> None:
+def _carry(kit: Path, patience: float | None, begin: Callable[["Operator"], Path]) -> None:
+    """Follow the run of the folder that `begin` gives to its end, and show what came out."""
     from fewjoule.federation.nvflare.operator import View, follow
 
-    try:
-        follow(folder, operator, View(), patience_seconds=patience)
-    except KeyboardInterrupt:
-        print(f"the federation goes on; look again with: fewjoule federation resume {folder} --kit {operator.kit}")
-        raise typer.Exit(130) from None
+    with _session(kit, patience, print) as operator:
+        folder = begin(operator)
+        try:
+            follow(folder, operator, View(), patience_seconds=patience)
+        except KeyboardInterrupt:
+            print(f"the federation goes on; look again with: fewjoule federation resume {folder} --kit {operator.kit}")
+            raise typer.Exit(130) from None
     _finish(folder)
 
 
@@ -156,12 +155,12 @@ def traffic_table(folder: Path) -> str:
             for phase, kinds in method["energy"].items()
             for kind, cell in kinds.items()
         )
-        t = {column: amount / 1000 for column, amount in method["traffic"].items()}
-        lines.append(
-            f"{name:<16}  {joules}\n{'':<16}  up {t['charged_up']:.1f} {t['payload_up']:.1f} {t['network_up']:.1f} kB, "
-            f"down {t['charged_down']:.1f} {t['payload_down']:.1f} {t['network_down']:.1f} kB "
-            "(charged by the link, payload, over the network)"
-        )
+        kilobytes = {column: f"{amount / 1000:.1f}" for column, amount in method["traffic"].items()}
+        up, down = (" ".join(kilobytes[f"{of}_{way}"] for of in COUNTS) for way in ("up", "down"))
+        lines += [
+            f"{name:<16}  {joules}",
+            f"{'':<16}  up {up} kB, down {down} kB (charged by the link, payload, over the network)",
+        ]
         if method["skipped"]:
             lines.append(f"{'':<16}  {method['skipped']} answers were left out: see skipped.csv")
     return "\n".join(lines)

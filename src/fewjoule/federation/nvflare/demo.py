@@ -98,12 +98,9 @@ def run_demo(folder: Path, show: Callable[[str], None] = print) -> Path:
 
     federation = write_demo(folder, free_port())
     show(f"kits, data and study in {folder}; server on localhost:{federation.port}")
-    with running(folder, federation.agents, show):
-        operator = Operator(folder / "kits" / "operator")
-        try:
-            operator.reconnect(lambda line: None, patience_seconds=60)
-            run = start_run(load_federated_study(str(folder / "study.toml")), operator, str(folder / "run"))
-            follow(run, operator, View(show), patience_seconds=120)
-        finally:
-            operator.close()
+    kit = folder / "kits" / "operator"
+    with running(folder, federation.agents, show), contextlib.closing(Operator(kit)) as operator:
+        operator.reconnect(lambda line: None, patience_seconds=60)
+        run = start_run(load_federated_study(str(folder / "study.toml")), operator, str(folder / "run"))
+        follow(run, operator, View(show), patience_seconds=120)
     return run

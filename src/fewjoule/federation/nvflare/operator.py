@@ -74,7 +74,7 @@ def follow(folder: Path, operator: Operator, view: View, *, patience_seconds: fl
             f"{folder} belongs to federation {facts['federation']!r}, the kit to {operator.facts['federation']!r}."
         )
     study, specs = stopped_study(folder, None), [read_spec(text) for text in facts["specs"]]
-    failures, furthest = 0, (-1, -1)
+    failures, furthest, cure = 0, (-1, -1), f"go on with: fewjoule federation resume {folder}."
     while True:
         try:
             job = _running(operator, facts["jobs"]) or _submit(folder, facts, operator, specs, view, patience_seconds)
@@ -92,16 +92,16 @@ def follow(folder: Path, operator: Operator, view: View, *, patience_seconds: fl
                 (folder / ".parts").rmdir()
             return
         if outcome.status == "stopped":
-            raise InputError(f"the run stopped: {outcome.reason}; go on with: fewjoule federation resume {folder}.")
+            raise InputError(f"the run stopped: {outcome.reason}; {cure}")
         if outcome.reason.startswith("stop: "):
-            raise InputError(f"the run was asked to stop; go on with: fewjoule federation resume {folder}.")
+            raise InputError(f"the run was asked to stop; {cure}")
         view.line(f"paused: {outcome.reason}")
         failures = 0 if reached > furthest else failures + 1
         furthest = max(furthest, reached)
         if failures >= MOST_FAILURES:
             raise InputError(
-                f"{failures} jobs in a row ended without progress ({outcome.reason}); look at the sites' log.txt, then "
-                f"go on with: fewjoule federation resume {folder}."
+                f"{failures} jobs in a row ended without progress ({outcome.reason}); look at the sites' log.txt, "
+                f"then {cure}"
             )
 
 
