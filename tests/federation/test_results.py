@@ -13,6 +13,7 @@ from fewjoule.federation import blocks
 from fewjoule.federation.results import Result, read_result, write_federated_folder
 from fewjoule.federation.spec import load_federated_study, specs_of
 from fewjoule.federation.state import State, pack, unpack
+from fewjoule.study.prepare import prepare
 from fewjoule.study.settings import Study, make_study
 from tests.federation.bench import NAMES, SHORT, Bench
 
@@ -42,6 +43,24 @@ def test_a_study_file_becomes_one_spec_per_method_and_seed(tmp_path: Path, lines
     specs = specs_of(load_federated_study(str(path)), NAMES)
     assert [(s.method["method"], s.seed) for s in specs] == [(m, s) for m in ("average", "fedavg") for s in (0, 5)]
     assert {(s.policy, s.model["loss"], s.agents) for s in specs} == {("stop", loss, NAMES)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"federation": {"polcy": "skip"}}, r"test: unknown key 'polcy' in \[federation\]; did you mean 'policy'"),
+        ({"federation": {"policy": "hope"}}, "test: federation.policy: .*got 'hope'"),
+        ({"federation": {}, "family": {"kind": "files", "folder": "x"}}, "in a federation, got 'files'"),
+        ({}, "test: family is missing; add it"),
+        ({"federation": {}}, "start it with: fewjoule federation run"),
+        ({"federation": {}, "family": {"kind": "sinusoid", "amplitudes": [1.0]}}, "start it with: fewjoule federation"),
+    ],
+)
+def test_a_wrong_table_and_a_simulation_without_data_are_refused(changes: dict[str, Any], words: str) -> None:
+    entry = {"name": "average", "method": "average"}
+    table = {"name": "test", "seeds": [0], "model": {"spec": "mlp:1-4-1"}, "methods": [entry], **changes}
+    with pytest.raises(InputError, match=words):
+        prepare(make_study(table, "test"))
 
 
 @pytest.mark.parametrize(("name", "diverged"), [("fedsgd", [0]), ("maml", [])])
