@@ -50,10 +50,9 @@ def provision(
 ) -> None:
     """Write one kit per site: certificates, minimum rights, and a README with the command that starts it."""
     _need_engine()
-    from fewjoule.federation.nvflare.provision import provision as write_kits
-    from fewjoule.federation.nvflare.provision import read_federation
+    from fewjoule.federation.nvflare import provision as kits
 
-    for kit in write_kits(read_federation(file), out):
+    for kit in kits.provision(kits.read_federation(file), out):
         print(f"wrote {kit}")
     print(f"keep {out / 'authority'} off the network: whoever has it can make kits.")
 

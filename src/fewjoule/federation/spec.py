@@ -12,7 +12,7 @@ import math
 import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -29,9 +29,9 @@ from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.randomness import agent_id, key_for
 from fewjoule.simulate.work import Shapes, data_for, shapes
-from fewjoule.study.settings import Study, make_study, read_source
+from fewjoule.study.settings import FederationSettings, Study, make_study, read_source
 
-POLICIES = ("wait", "skip", "stop")
+POLICIES = get_args(FederationSettings.model_fields["policy"].annotation)
 LARGEST_TEXT = 1 << 20
 LARGEST_WEIGHTS = 1 << 28
 
