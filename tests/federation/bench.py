@@ -1,6 +1,7 @@
 """Three small agents and a way to run a federation of them in this process."""
 
 import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ from jax import Array
 
 from fewjoule import METHODS, Agents, Model, method
 from fewjoule.federation.agent import AgentRunner
-from fewjoule.federation.channel import LocalChannel
-from fewjoule.federation.drive import Outcome, drive
+from fewjoule.federation.drive import Answers, Outcome, drive
 from fewjoule.federation.server import ServerRunner
 from fewjoule.federation.spec import Spec
 
@@ -22,6 +22,32 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 # conjugate gradients on a badly conditioned system amplify rounding without bound; this one is well conditioned
 SHORT["imaml"] |= {"regularisation": 50.0, "inner_steps": 5, "cg_steps": 3}
+
+
+class LocalChannel:
+    """Agents as objects. An agent that is taken out of `agents` is not heard any more."""
+
+    def __init__(self, agents: Mapping[str, AgentRunner]) -> None:
+        self.agents = dict(agents)
+
+    def agree(self, names: Iterable[str], spec: str, timeout_seconds: float) -> Answers:
+        return self._each(names, lambda agent: agent.agree(spec))
+
+    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
+        return self._each(names, lambda agent: agent.handle(request))
+
+    def alive(self, names: Iterable[str]) -> set[str]:
+        return set(names) & set(self.agents)
+
+    def _each(self, names: Iterable[str], ask: Callable[[AgentRunner], bytes]) -> Answers:
+        replies, errors = {}, {}
+        for name in names:
+            if name in self.agents:
+                try:
+                    replies[name] = ask(self.agents[name])
+                except ValueError as error:
+                    errors[name] = str(error)
+        return Answers(replies, errors)
 
 
 @dataclass

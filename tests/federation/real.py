@@ -20,7 +20,7 @@ from fewjoule.federation.nvflare.demo import free_port
 from fewjoule.federation.nvflare.jobs import Operator
 from fewjoule.federation.nvflare.operator import View, follow, start_run
 from fewjoule.federation.nvflare.provision import Federation, provision
-from fewjoule.federation.study import load_federated_study
+from fewjoule.federation.spec import load_federated_study
 
 NAMES = ("north", "south", "west")
 MODEL = "mlp:1-16-1"

@@ -378,7 +378,7 @@ def test_an_agents_kit_cannot_submit_a_run(real: Real, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["code", "class"])
 def test_a_job_that_brings_code_or_names_another_class_is_refused(real: Real, tmp_path: Path, kind: str) -> None:
     from fewjoule.federation.nvflare.jobs import write_job
-    from fewjoule.federation.study import load_federated_study, specs_of
+    from fewjoule.federation.spec import load_federated_study, specs_of
 
     specs = specs_of(load_federated_study(str(real.study(MANY_ROUNDS))), NAMES)
     job = tmp_path / "job"

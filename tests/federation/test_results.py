@@ -11,24 +11,56 @@ import pytest
 from fewjoule import InputError
 from fewjoule.federation import blocks
 from fewjoule.federation.results import Result, read_result, write_federated_folder
+from fewjoule.federation.spec import load_federated_study, specs_of
 from fewjoule.federation.state import State, pack, unpack
-from fewjoule.federation.study import FederatedStudy
-from fewjoule.study.settings import make_study_of
+from fewjoule.study.prepare import prepare
+from fewjoule.study.settings import Study, make_study
 from tests.federation.bench import NAMES, SHORT, Bench
 
 
-def finished(bench: Bench, name: str, **changes: Any) -> tuple[FederatedStudy, Result]:
+def finished(bench: Bench, name: str, **changes: Any) -> tuple[Study, Result]:
     entry = {"name": name, "method": name, **SHORT[name]}
-    table = {"name": "test", "seeds": [0], "model": {"spec": bench.model.spec}, "methods": [entry]}
+    table = {"name": "test", "seeds": [0], "model": {"spec": bench.model.spec}, "methods": [entry], "federation": {}}
     server, outcome = bench.run(bench.spec(name, **changes))
     assert outcome.status == "complete"
-    return make_study_of(FederatedStudy, table, "test"), read_result(server.result())
+    return make_study(table, "test"), read_result(server.result())
 
 
-def summary_of(folder: Path, study: FederatedStudy, result: Result) -> Any:
+def summary_of(folder: Path, study: Study, result: Result) -> Any:
     folder.mkdir()
     write_federated_folder(folder, study, [result])
     return json.loads((folder / "summary.json").read_text())["methods"][study.methods[0].name]
+
+
+@pytest.mark.parametrize(
+    ("lines", "loss"),
+    [('[model]\nspec = "mlp:1-4-1"', "mse"), ('[model]\nspec = "mlp:2-4-3"\nloss = "cross_entropy"', "cross_entropy")],
+)
+def test_a_study_file_becomes_one_spec_per_method_and_seed(tmp_path: Path, lines: str, loss: str) -> None:
+    path = tmp_path / "study.toml"
+    methods = "".join(f'[[methods]]\nname = "{name}"\nmethod = "{name}"\n' for name in ("average", "fedavg"))
+    path.write_text(f'name = "test"\nseeds = [0, 5]\n{lines}\n[federation]\npolicy = "stop"\n{methods}')
+    specs = specs_of(load_federated_study(str(path)), NAMES)
+    assert [(s.method["method"], s.seed) for s in specs] == [(m, s) for m in ("average", "fedavg") for s in (0, 5)]
+    assert {(s.policy, s.model["loss"], s.agents) for s in specs} == {("stop", loss, NAMES)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"federation": {"polcy": "skip"}}, r"test: unknown key 'polcy' in \[federation\]; did you mean 'policy'"),
+        ({"federation": {"policy": "hope"}}, "test: federation.policy: .*got 'hope'"),
+        ({"federation": {}, "family": {"kind": "files", "folder": "x"}}, "in a federation, got 'files'"),
+        ({}, "test: family is missing; add it"),
+        ({"federation": {}}, "start it with: fewjoule federation run"),
+        ({"federation": {}, "family": {"kind": "sinusoid", "amplitudes": [1.0]}}, "start it with: fewjoule federation"),
+    ],
+)
+def test_a_wrong_table_and_a_simulation_without_data_are_refused(changes: dict[str, Any], words: str) -> None:
+    entry = {"name": "average", "method": "average"}
+    table = {"name": "test", "seeds": [0], "model": {"spec": "mlp:1-4-1"}, "methods": [entry], **changes}
+    with pytest.raises(InputError, match=words):
+        prepare(make_study(table, "test"))
 
 
 @pytest.mark.parametrize(("name", "diverged"), [("fedsgd", [0]), ("maml", [])])

@@ -14,14 +14,13 @@ from fewjoule import InputError
 from fewjoule.federation import agent as agent_module
 from fewjoule.federation import blocks, wire
 from fewjoule.federation import server as server_module
-from fewjoule.federation.channel import LocalChannel
 from fewjoule.federation.drive import Answers, drive
 from fewjoule.federation.records import COLUMNS
 from fewjoule.federation.server import ServerRunner
 from fewjoule.federation.spec import read_spec
 from fewjoule.federation.state import StateError
 from fewjoule.federation.wire import AgentReport, MessageError
-from tests.federation.bench import NAMES, Bench
+from tests.federation.bench import NAMES, Bench, LocalChannel
 
 
 class Killed(BaseException):
@@ -283,7 +282,7 @@ def test_readings_and_payload_stand_in_the_table(bench: Bench) -> None:
     server, _ = bench.run(spec, channel=channel)
     table = {name: server.records.column(name) for name in COLUMNS}
     assert (table["joules"][1:] == 2.0).all()  # four rounds and the close
-    assert server.status().joules == {"measured": 5 * 3 * 2.0}
+    assert server.status()["joules"] == {"measured": 5 * 3 * 2.0}
     assert (table["bytes_sent"] == 10).all()
     rounds = slice(1, 5)
     assert (table["payload_up"][rounds] == wire.size(server.contract.reply_forms(blocks.ROUND))).all()

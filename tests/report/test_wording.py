@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fewjoule.report.wording import PREFIXES, counted, joules_text, kinds_text, listing, percent_text, seconds_text
+from fewjoule.energy.show import PREFIXES
+from fewjoule.report.wording import counted, joules_text, kinds_text, listing, percent_text, seconds_text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,11 +22,25 @@ RunFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The run folde
 Patience = Annotated[
     float | None, typer.Option(help="Seconds to wait for a server or agents that are away; by default for ever.")
 ]
+COUNTS = ("charged", "payload", "network")
 
 
 def _need_engine() -> None:
     if importlib.util.find_spec("nvflare") is None:
         raise InputError("federations need NVFlare; pip install 'fewjoule[federation]'.")
+
+
+@contextmanager
+def _session(
+    kit: Path, patience: float | None = 10.0, tell: Callable[[str], None] = lambda line: None
+) -> Iterator["Operator"]:
+    """The operator of this kit, connected to its server while the block runs."""
+    _need_engine()
+    from fewjoule.federation.nvflare.jobs import Operator
+
+    with closing(Operator(kit)) as operator:
+        operator.reconnect(tell, patience)
+        yield operator
 
 
 @app.command()
@@ -34,10 +50,9 @@ def provision(
 ) -> None:
     """Write one kit per site: certificates, minimum rights, and a README with the command that starts it."""
     _need_engine()
-    from fewjoule.federation.nvflare.provision import provision as write_kits
-    from fewjoule.federation.nvflare.provision import read_federation
+    from fewjoule.federation.nvflare import provision as kits
 
-    for kit in write_kits(read_federation(file), out):
+    for kit in kits.provision(kits.read_federation(file), out):
         print(f"wrote {kit}")
     print(f"keep {out / 'authority'} off the network: whoever has it can make kits.")
 
@@ -87,42 +102,35 @@ def run(
     patience: Patience = None,
 ) -> None:
     """Run a study's methods over the federation; ends in the same run folder as a simulated run."""
-    _need_engine()
-    from fewjoule.federation.nvflare.jobs import Operator
     from fewjoule.federation.nvflare.operator import start_run
-    from fewjoule.federation.study import load_federated_study
+    from fewjoule.federation.spec import load_federated_study
 
     chosen = load_federated_study(study)
-    operator = Operator(kit)
-    operator.reconnect(print, patience)
-    _follow(start_run(chosen, operator, out), operator, patience)
+    _carry(kit, patience, lambda operator: start_run(chosen, operator, out))
 
 
 @app.command()
 def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> None:
     """Go on with a run that was stopped or interrupted, from its last complete round."""
-    _need_engine()
-    from fewjoule.federation.nvflare.jobs import Operator
     from fewjoule.federation.nvflare.operator import read_facts
+    from fewjoule.study.parts import stopped_study
 
     read_facts(folder)
-    if (folder / "summary.json").exists():
-        raise InputError(f"{folder} holds a finished run; nothing is left to resume.")
-    operator = Operator(kit)
-    operator.reconnect(print, patience)
-    _follow(folder, operator, patience)
+    stopped_study(folder, None)
+    _carry(kit, patience, lambda operator: folder)
 
 
-def _follow(folder: Path, operator: "Operator", patience: float | None) -> None:
+def _carry(kit: Path, patience: float | None, begin: Callable[["Operator"], Path]) -> None:
+    """Follow the run of the folder that `begin` gives to its end, and show what came out."""
     from fewjoule.federation.nvflare.operator import View, follow
 
-    try:
-        follow(folder, operator, View(), patience_seconds=patience)
-    except KeyboardInterrupt:
-        print(f"the federation goes on; look again with: fewjoule federation resume {folder} --kit {operator.kit}")
-        raise typer.Exit(130) from None
-    finally:
-        operator.close()
+    with _session(kit, patience, print) as operator:
+        folder = begin(operator)
+        try:
+            follow(folder, operator, View(), patience_seconds=patience)
+        except KeyboardInterrupt:
+            print(f"the federation goes on; look again with: fewjoule federation resume {folder} --kit {operator.kit}")
+            raise typer.Exit(130) from None
     _finish(folder)
 
 
@@ -146,12 +154,12 @@ def traffic_table(folder: Path) -> str:
             for phase, kinds in method["energy"].items()
             for kind, cell in kinds.items()
         )
-        t = {column: amount / 1000 for column, amount in method["traffic"].items()}
-        lines.append(
-            f"{name:<16}  {joules}\n{'':<16}  up {t['charged_up']:.1f} {t['payload_up']:.1f} {t['network_up']:.1f} kB, "
-            f"down {t['charged_down']:.1f} {t['payload_down']:.1f} {t['network_down']:.1f} kB "
-            "(charged by the link, payload, over the network)"
-        )
+        kilobytes = {column: f"{amount / 1000:.1f}" for column, amount in method["traffic"].items()}
+        up, down = (" ".join(kilobytes[f"{of}_{way}"] for of in COUNTS) for way in ("up", "down"))
+        lines += [
+            f"{name:<16}  {joules}",
+            f"{'':<16}  up {up} kB, down {down} kB (charged by the link, payload, over the network)",
+        ]
         if method["skipped"]:
             lines.append(f"{'':<16}  {method['skipped']} answers were left out: see skipped.csv")
     return "\n".join(lines)
@@ -160,48 +168,36 @@ def traffic_table(folder: Path) -> str:
 @app.command()
 def status(kit: OperatorKit) -> None:
     """Who is connected and what runs."""
-    _need_engine()
-    from fewjoule.federation.nvflare.jobs import Operator
     from fewjoule.federation.nvflare.operator import describe
 
-    operator = Operator(kit)
-    operator.reconnect(lambda line: None, 10)
-    try:
+    with _session(kit) as operator:
         connected = operator.agents()
         for name in operator.facts["agents"]:
             print(f"{name}: {'connected' if name in connected else 'away'}")
         running = [job for job in operator.jobs() if job.get("status") == "RUNNING"]
         for job in running:
-            name, answer = job.get("name", job["job_id"]), operator.progress(job["job_id"])
-            if answer and answer.get("progress"):
-                print(f"{name}: {describe(answer, len(connected))}")
-            else:
-                print(f"{name}: starting or ending")
+            answer = operator.progress(job["job_id"]) or {}
+            told = describe(answer, len(connected)) if answer.get("progress") else "starting or ending"
+            print(f"{job.get('name', job['job_id'])}: {told}")
         if not running:
             print("nothing runs")
-    finally:
-        operator.close()
 
 
 @app.command()
 def stop(folder: RunFolder, kit: OperatorKit) -> None:
     """Stop a run after the exchange at hand; its state stays, and resume goes on."""
-    _need_engine()
-    from fewjoule.federation.nvflare.jobs import Away, Operator
+    from fewjoule.federation.nvflare.jobs import Away
     from fewjoule.federation.nvflare.operator import read_facts
 
     jobs = read_facts(folder)["jobs"]
-    operator = Operator(kit)
-    operator.reconnect(lambda line: None, 10)
-    try:
+    with _session(kit) as operator:
         if not jobs:
             raise InputError(f"{folder} has no job yet; nothing is there to stop.")
-        operator.ask_to_stop(jobs[-1], "stop: asked by the operator")
-        print("stopping after the exchange at hand")
-    except Away as error:
-        raise InputError(f"the run of {folder} is not at work now ({error}); nothing is there to stop.") from None
-    finally:
-        operator.close()
+        try:
+            operator.ask_to_stop(jobs[-1], "stop: asked by the operator")
+        except Away as error:
+            raise InputError(f"the run of {folder} is not at work now ({error}); nothing is there to stop.") from None
+    print("stopping after the exchange at hand")
 
 
 @app.command()

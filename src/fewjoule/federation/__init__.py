@@ -3,11 +3,11 @@
     blocks    arrays and a note as bytes; sizes and shapes are checked before anything is taken from them
     wire      a message: a block with an agent's report
     state     a site's state on disk: a block that is written whole or not at all, bound to one run
-    spec      what a run agreed on: method, model, seed, agents, policy
+    spec      what a run agreed on: method, model, seed, agents, policy; from a study with `[federation]`
     agent     one agent's side of a run, calling the method's `agent`
     server    the server's side, calling the method's `server`; `records` is what it keeps of every answer
-    drive     the loop over any channel; `channel` is one to agents in the same process, for tests
-    study     a study with `[federation]` beside its settings; `results` writes its run folder
+    drive     the loop over any channel
+    results   from the server's results to the run folder
 
 These modules know nothing of the network. The modules in `nvflare` carry them over NVFlare and need the extra:
 pip install 'fewjoule[federation]'.

@@ -28,6 +28,7 @@ from fewjoule.methods.method import Broadcast, Method
 from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_id, key_for, round_key
 from fewjoule.simulate.rules import NUMBER_BYTES, message_bytes, probe_bytes
+from fewjoule.study.prepare import uses_local
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import train_locally
 
@@ -36,14 +37,6 @@ Meter = Callable[[Callable[[], Any]], tuple[Any, AgentReport]]
 
 Traffic = Callable[[], tuple[float, float]]
 """Bytes that this process has sent to and received from the server so far."""
-
-
-def no_meter(work: Callable[[], Any]) -> tuple[Any, AgentReport]:
-    return work(), AgentReport()
-
-
-def no_traffic() -> tuple[float, float]:
-    return 0.0, 0.0
 
 
 class AgentRunner:
@@ -56,8 +49,8 @@ class AgentRunner:
         folder: Path,
         *,
         own: Array | None = None,
-        meter: Meter = no_meter,
-        traffic: Traffic = no_traffic,
+        meter: Meter = lambda work: (work(), AgentReport()),
+        traffic: Traffic = lambda: (0.0, 0.0),
     ) -> None:
         self.name, self.id = name, agent_id(name)
         self._data, self._own, self._folder = data, own, folder
@@ -120,7 +113,7 @@ class AgentRunner:
     def _local(self, agreed: Contract, one: Agents) -> tuple[Array, AgentReport]:
         """The agent's own model: given by its owner, or trained here once for all runs with these settings."""
         spec = agreed.spec
-        if agreed.method.start == "random" and not agreed.method.needs_local:
+        if not uses_local(agreed.method):
             return jnp.zeros(agreed.model.size), AgentReport()
         same = _digest(agreed, self._data, self._own)  # other methods and runs start from the same model
         path = self._folder / "local" / f"{same.hex()}.state"

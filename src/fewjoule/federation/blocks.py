@@ -57,7 +57,6 @@ class Form(NamedTuple):
 
 
 class Block(NamedTuple):
-    kind: int
     run: bytes
     note: bytes
     arrays: tuple[np.ndarray, ...]
@@ -116,7 +115,7 @@ def unpack(data: Any, kind: int, run: bytes | None, due: tuple[Sequence[Form], i
             raise BlockError(f"array {i} must be {wanted}, got {form}")
     if size(found, noted) != len(data):
         raise BlockError(f"its arrays fill {size(found, noted)} bytes, got {len(data)}")
-    return Block(kind, got_run, bytes(view[_HEAD.size : at]), _views(view, at + count * _FORM.size, found))
+    return Block(got_run, bytes(view[_HEAD.size : at]), _views(view, at + count * _FORM.size, found))
 
 
 def kind_of(data: Any) -> int:

@@ -17,17 +17,19 @@ from fewjoule.federation import blocks, wire
 from fewjoule.federation.records import COLUMNS, Records
 from fewjoule.federation.spec import Contract, contract, read_spec
 from fewjoule.federation.state import unpack
-from fewjoule.federation.study import FederatedStudy
 from fewjoule.files import write_csv
 from fewjoule.report.run_folder import PATHS
 from fewjoule.simulate.rules import has_diverged
 from fewjoule.simulate.run import Trace
+from fewjoule.study.families import MnistFamily, SinusoidFamily
 from fewjoule.study.outputs import charge_adaptation, write_results
 from fewjoule.study.parts import Part
 from fewjoule.study.run import judge
+from fewjoule.study.settings import Study
 from fewjoule.study.summary import summarise
 
 TRAFFIC = ("payload_up", "payload_down", "network_up", "network_down", "charged_up", "charged_down")
+READING = ("joules", "seconds", "kind", "source")
 TRAFFIC_COLUMNS = ("method", "seed", "agent", "round", *TRAFFIC)
 SKIPPED_COLUMNS = ("method", "seed", "exchange", "round", "agent", "reason")
 
@@ -63,7 +65,7 @@ def read_result(data: bytes) -> Result:
         raise InputError(f"the server's result cannot be read: {error}; use one release on all sites.") from None
 
 
-def write_federated_folder(folder: Path, study: FederatedStudy, results: list[Result]) -> None:
+def write_federated_folder(folder: Path, study: Study, results: list[Result]) -> None:
     """Write every file; `results` are in the order of `specs_of`."""
     agents, model = results[0].contract.spec.agents, results[0].contract.model
     names = [entry.name for entry in study.methods]
@@ -95,33 +97,24 @@ def write_federated_folder(folder: Path, study: FederatedStudy, results: list[Re
         write_csv(folder / f"{file}.csv", columns, ([row[column] for column in columns] for row in rows))
 
 
-def charge_result(ledger: Ledger, study: FederatedStudy, name: str, seed: int, result: Result) -> None:
+def charge_result(ledger: Ledger, study: Study, name: str, seed: int, result: Result) -> None:
     """Every agent's own readings, and its radio as the link charges it."""
-    agents = result.contract.spec.agents
+    records, agents = result.records, result.contract.spec.agents
+    same: dict[str, Any] = {"method": name, "seed": seed}
+    readings = np.stack([records.column(column) for column in READING], -1)
     for i, agent in enumerate(agents):
-        joules, seconds, kind, source = result.records.pretraining[i]
-        if np.isfinite(joules):
-            ledger.add(
-                method=name, seed=seed, agent=agent, round=BEFORE_FIRST_ROUND, phase="pretraining",
-                kind=wire.METER_KINDS[int(kind)], source=result.records.sources[int(source)],
-                joules=joules, seconds=seconds,
-            )  # fmt: skip
-        for exchange, (exchanged, _) in enumerate(result.contract.plan):
-            kind = result.records.column("kind")[exchange, i]
-            if not np.isfinite(kind) or not kind:
-                continue
-            source = result.records.sources[int(result.records.column("source")[exchange, i])]
-            ledger.add(
-                method=name, seed=seed, agent=agent, round=result.round_of(exchange), phase="computation",
-                kind=wire.METER_KINDS[int(kind)],
-                source=source + ("; losses at the end" if exchanged == blocks.CLOSE else ""),
-                joules=float(result.records.column("joules")[exchange, i]),
-                seconds=float(result.records.column("seconds")[exchange, i]),
-            )  # fmt: skip
-    charge_radio(
-        ledger, link(study.energy.link), method=name, seed=seed, agents=agents,
-        uplink_bits=result.bits("charged_up"), downlink_bits=result.bits("charged_down"),
-    )  # fmt: skip
+        rows = [(BEFORE_FIRST_ROUND, "pretraining", "", records.pretraining[i])]
+        for exchange, (kind_of_exchange, _) in enumerate(result.contract.plan):
+            note = "; losses at the end" if kind_of_exchange == blocks.CLOSE else ""
+            rows.append((result.round_of(exchange), "computation", note, readings[exchange, i]))
+        for round, phase, note, (joules, seconds, kind, source) in rows:
+            if kind > 0:  # NaN where the agent was absent, 0 where it has no meter
+                ledger.add(
+                    **same, agent=agent, round=round, phase=phase, kind=wire.METER_KINDS[int(kind)],
+                    source=records.sources[int(source)] + note, joules=float(joules), seconds=float(seconds),
+                )  # fmt: skip
+    up, down = result.bits("charged_up"), result.bits("charged_down")
+    charge_radio(ledger, link(study.energy.link), **same, agents=agents, uplink_bits=up, downlink_bits=down)
 
 
 def traffic(result: Result) -> list[dict[str, Any]]:
@@ -129,20 +122,18 @@ def traffic(result: Result) -> list[dict[str, Any]]:
 
     An agent reads its counters before it answers, so what it sent in an exchange shows in the next one.
     """
-    rows = []
-    sent, received = result.records.column("bytes_sent"), result.records.column("bytes_received")
-    for i, agent in enumerate(result.contract.spec.agents):
-        for exchange in range(len(result.contract.plan)):
-            if result.records.column("present")[exchange, i] != 1:
-                continue
-            known = received[exchange - 1, i] if exchange else result.records.baseline[i, 1]
-            after = sent[exchange + 1, i] if exchange + 1 < len(sent) else np.nan
-            row: dict[str, Any] = {"agent": agent, "round": result.round_of(exchange)}
-            for column in TRAFFIC:
-                row[column] = int(result.records.column(column)[exchange, i]) if column in COLUMNS else None
-            row["network_down"] = _grown(known, received[exchange, i])
-            row["network_up"] = _grown(sent[exchange, i], after)
-            rows.append(row)
+    rows, records, agents = [], result.records, result.contract.spec.agents
+    sent, received = records.column("bytes_sent"), records.column("bytes_received")
+    after, before = np.vstack([sent[1:], np.full(len(agents), np.nan)]), np.vstack([records.baseline[:, 1], received])
+    for i, agent in enumerate(agents):
+        for exchange in np.flatnonzero(records.column("present")[:, i] == 1):
+            rows.append({
+                "agent": agent,
+                "round": result.round_of(int(exchange)),
+                **{column: int(records.column(column)[exchange, i]) for column in TRAFFIC if column in COLUMNS},
+                "network_up": _grown(sent[exchange, i], after[exchange, i]),
+                "network_down": _grown(before[exchange, i], received[exchange, i]),
+            })  # fmt: skip
     return rows
 
 
@@ -155,26 +146,24 @@ def _grown(before: float, after: float) -> int | None:
     return int(after - before) if np.isfinite(after - before) and after > before > 0 else None
 
 
-def has_gone_astray(result: Result) -> bool:
-    """Whether the run has diverged, by the simulator's rule."""
-    final, start = result.losses
-    last = result.trace.loss[-1] if len(result.trace.loss) else final
-    return bool(has_diverged(result.contract.method, start, final, last, np.isfinite(result.meta).all()))
-
-
-def _part(study: FederatedStudy, results: list[Result]) -> Part:
-    diverged = np.asarray([has_gone_astray(result) for result in results])
-    meta = np.where(diverged[:, None], np.float32(np.nan), np.stack([result.meta for result in results]))
+def _part(study: Study, results: list[Result]) -> Part:
+    """The runs of one method, one per seed, as a simulated method leaves them; new tasks are judged here."""
+    agreed, meta = results[0].contract, np.stack([result.meta for result in results])
+    final, start = np.stack([result.losses for result in results], 1)
+    trace = {name: np.stack([getattr(result.trace, name) for result in results]) for name in Trace._fields}
+    last = trace["loss"][:, -1] if agreed.method.rounds else final
+    diverged = np.asarray(has_diverged(agreed.method, start, final, last, np.isfinite(meta).all(-1)))
     arrays = {
-        "meta": meta,
+        "meta": np.where(diverged[:, None], np.float32(np.nan), meta),
         "diverged": diverged,
-        "uplink_bits": np.stack([r.bits("charged_up") for r in results]),
-        "downlink_bits": np.stack([r.bits("charged_down") for r in results]),
-        "final_loss": np.asarray([r.losses[0] for r in results]),
-        "start_loss": np.asarray([r.losses[1] for r in results]),
-        **{f"trace_{name}": np.stack([getattr(r.trace, name) for r in results]) for name in Trace._fields},
+        "uplink_bits": np.stack([result.bits("charged_up") for result in results]),
+        "downlink_bits": np.stack([result.bits("charged_down") for result in results]),
+        "final_loss": final,
+        "start_loss": start,
+        **{f"trace_{name}": rows for name, rows in trace.items()},
     }
-    tasks = None if study.family is None else study.family.build(list(study.seeds), study.evaluation)[1]
-    model, meter = results[0].contract.model, study.energy.metering()
-    judged = judge(model, tasks, jnp.asarray(meta), study.evaluation, meter)
+    tasks, evaluation = None, study.evaluation
+    if isinstance(study.family, SinusoidFamily | MnistFamily):
+        tasks = study.family.build(list(study.seeds), evaluation)[1]
+    judged = judge(agreed.model, tasks, jnp.asarray(arrays["meta"]), evaluation, study.energy.metering())
     return Part(arrays | judged.arrays, judged.facts)

@@ -8,7 +8,7 @@ again, and agents that had answered it answer with the same bytes.
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,26 +22,11 @@ from fewjoule.federation.spec import Spec, contract, leaves, named, rebuild, sen
 from fewjoule.federation.state import State, pack, read_state, write_state
 from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
-from fewjoule.models.model import Model
 from fewjoule.randomness import agent_id
 from fewjoule.simulate.rules import broadcast_bytes, mean_over, probe_bytes, start_of
 from fewjoule.simulate.run import Trace
 
 _SAVED = ("seconds", "trace", "losses", "start", "spread")
-
-
-class RunStatus(NamedTuple):
-    """Where a run stands, for people to look at."""
-
-    exchange: int
-    exchanges: int
-    round: int
-    rounds: int
-    present: int
-    loss: float
-    spread: float
-    payload_bytes: int
-    joules: dict[str, float]  # per kind
 
 
 class ServerRunner:
@@ -218,21 +203,22 @@ class ServerRunner:
         final = self.contract.method.final
         return np.asarray(self._broadcast.model if final is None else final(self._server))
 
-    def status(self) -> RunStatus:
+    def status(self) -> dict[str, Any]:
+        """Where the run stands, for people to look at, in plain values; None for what is not known."""
         done = int(np.isfinite(self.trace[:, Trace._fields.index("present")]).sum())
-        last = dict(zip(Trace._fields, self.trace[done - 1].tolist() if done else [np.nan] * 6, strict=True))
+        row = self.trace[done - 1].tolist() if done else [np.nan] * len(Trace._fields)
+        known = {name: value for name, value in zip(Trace._fields, row, strict=True) if not np.isnan(value)}
         payload = np.nansum(self.records.column("payload_up")) + np.nansum(self.records.column("payload_down"))
-        return RunStatus(
-            exchange=self.exchange,
-            exchanges=len(self.contract.plan),
-            round=done,
-            rounds=self.contract.method.rounds,
-            present=int(last["present"]) if done else 0,
-            loss=last["loss"],
-            spread=last["spread"],
-            payload_bytes=int(payload),
-            joules=self.records.joules(),
-        )
+        return {
+            "exchange": self.exchange,
+            "round": done,
+            "rounds": self.contract.method.rounds,
+            "present": int(known.get("present", 0)),
+            "loss": known.get("loss"),
+            "spread": known.get("spread"),
+            "payload_bytes": int(payload),
+            "joules": self.records.joules(),  # per kind
+        }
 
     def result(self) -> bytes:
         """Everything a run folder needs, as one checked block of bytes."""
@@ -276,9 +262,7 @@ def _spread(answers: list[Message]) -> float:
 # Compiled once per method in a process.
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _start(method: Method, model: Model, models: Array, seed: Array) -> Start:
-    return start_of(method, model, models, seed)
+_start = jax.jit(start_of, static_argnums=(0, 1))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -6,11 +6,13 @@ of `Spec.run` are a hash of all of it, so a message or a state file of a run tha
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
+import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -27,8 +29,9 @@ from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.randomness import agent_id, key_for
 from fewjoule.simulate.work import Shapes, data_for, shapes
+from fewjoule.study.settings import FederationSettings, Study, make_study, read_source
 
-POLICIES = ("wait", "skip", "stop")
+POLICIES = get_args(FederationSettings.model_fields["policy"].annotation)
 LARGEST_TEXT = 1 << 20
 LARGEST_WEIGHTS = 1 << 28
 
@@ -79,6 +82,28 @@ class Spec:
     @cached_property
     def run(self) -> bytes:
         return hashlib.blake2b(self.text.encode(), digest_size=16).digest()
+
+
+def load_federated_study(source: str) -> Study:
+    """A study by built-in name or file, with all its methods; `[federation]` has defaults where it is missing."""
+    table, where = read_source(source)
+    table.pop("quick", None)
+    return make_study({"federation": {}, **table}, where)
+
+
+def specs_of(study: Study, agents: tuple[str, ...]) -> list[Spec]:
+    """One spec per method and seed, in the order of the study; each is built once here, so mistakes show before."""
+    assert study.federation is not None
+    built = study.build_model()
+    model = {"spec": built.spec, "init": study.model.init, "loss": built.loss_name}
+    same: dict[str, Any] = {"model": model, "local": study.local.model_dump(), "agents": agents}
+    same |= study.federation.model_dump()
+    specs = []
+    for entry, seed in itertools.product(study.methods, study.seeds):
+        chosen = {"method": entry.method, **entry.settings}
+        specs.append(Spec(method=chosen, seed=seed, nonce=secrets.token_hex(8), **same))
+        contract(specs[-1])
+    return specs
 
 
 def read_spec(text: str) -> Spec:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fewjoule.energy.ledger import KINDS, PHASES, TRAINING, Spent
+from fewjoule.energy.show import digits
 from fewjoule.report.colours import family_of
 from fewjoule.report.run_folder import MethodSummary, RunFolder, Summary
-from fewjoule.report.wording import digits
 
 SMALLEST_ERROR = 1e-4
 """An error of 0 is drawn here on a logarithmic axis."""

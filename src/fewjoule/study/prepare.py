@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from fewjoule.errors import InputError
 from fewjoule.methods import Method
 from fewjoule.models.model import Model
 from fewjoule.study.families import FilesFamily
@@ -31,6 +32,8 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
     `own` are the agents' files, where they are read already.
     """
     seeds, family = list(study.seeds), study.family
+    if family is None or study.federation is not None:
+        raise InputError("a study with [federation] runs between machines; start it with: fewjoule federation run.")
     if not isinstance(family, FilesFamily):
         return Prepared(study, study.build_model(), *family.build(seeds, study.evaluation))
     if own is None:

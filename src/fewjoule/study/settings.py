@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -65,6 +65,15 @@ class EnergySettings(Table):
         return Metering(meter=self.meter, device=self.device, require_measured=self.require_measured)
 
 
+class FederationSettings(Table):
+    """Between real machines: what happens when an agent is absent, late or sends what cannot be used."""
+
+    policy: Literal["wait", "skip", "stop"] = "wait"
+    deadline_seconds: Positive = 60.0  # for an agent's answer
+    quorum: Count = 1  # for skip: at least this many agents in every round
+    largest_rms: Positive = 1e4
+
+
 class MethodEntry(BaseModel):
     """One method of a study: its name in files, its label for people, and the method's own settings."""
 
@@ -85,17 +94,22 @@ class MethodEntry(BaseModel):
 
 
 class Study(Table):
-    """Everything that decides a run's numbers."""
+    """Everything that decides a run's numbers.
+
+    Agents of a federation have their data at home: there `family` is only the source of the new tasks that the operator
+    judges by, and without it nothing is judged.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
     title: str = ""
     seeds: list[Seed] = Field(min_length=1)
-    family: SinusoidFamily | MnistFamily | FilesFamily = Field(discriminator="kind")
+    family: SinusoidFamily | MnistFamily | FilesFamily | None = Field(default=None, discriminator="kind")
     model: ModelSettings
     local: LocalSettings = LocalSettings()
     evaluation: Evaluation = Evaluation()
     energy: EnergySettings = EnergySettings()
     methods: list[MethodEntry] = Field(min_length=1)
+    federation: FederationSettings | None = None
 
     def build_model(self) -> Model:
         """The model that the settings name; a study without data of its own is of regression."""
@@ -115,6 +129,10 @@ class Study(Table):
 
     def check(self) -> None:
         """Refuse what types alone cannot see."""
+        if self.family is None and self.federation is None:
+            raise InputError("family is missing; add it.")
+        if isinstance(self.family, FilesFamily) and self.federation is not None:
+            raise InputError("family.kind must be 'sinusoid' or 'mnist' in a federation, got 'files'.")
         names = [entry.name for entry in self.methods]
         for name in names:
             if names.count(name) > 1:
@@ -139,9 +157,6 @@ class Study(Table):
                 entry.build()
             except (InputError, TypeError) as error:
                 raise InputError(f"method {entry.name!r}: {error}") from error
-
-
-AnyStudy = TypeVar("AnyStudy", bound=Study)
 
 
 def load_study(
@@ -184,15 +199,10 @@ def load_study(
 
 def make_study(table: dict[str, Any], where: str) -> Study:
     """A checked study from a table as TOML gives it; `where` names it in errors."""
-    return make_study_of(Study, table, where)
-
-
-def make_study_of(kind: type[AnyStudy], table: dict[str, Any], where: str) -> AnyStudy:
-    """As `make_study`, for a study with more settings."""
     try:
-        study = kind.model_validate(table)
+        study = Study.model_validate(table)
     except pydantic.ValidationError as error:
-        raise InputError(f"{where}: {_explain(error, table, kind)}") from None
+        raise InputError(f"{where}: {_explain(error, table)}") from None
     try:
         study.check()
     except InputError as error:
@@ -246,7 +256,7 @@ def _put(table: dict[str, Any], key: str, value: Any, where: str) -> None:
     at[last] = value
 
 
-def _explain(error: pydantic.ValidationError, table: dict[str, Any], kind: type[Study]) -> str:
+def _explain(error: pydantic.ValidationError, table: dict[str, Any]) -> str:
     """One problem of a study file as one line with the cure; a misspelt key before the key that it makes missing."""
     first = min(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
     place = [str(p) for p in first["loc"]]
@@ -257,7 +267,7 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any], kind: type[
         place[1] = str(entry.get("name", place[1])) if isinstance(entry, dict) else place[1]
     inside, key = ".".join(place[:-1]), place[-1] if place else ""
     if first["type"] == "extra_forbidden":
-        known = _fields(place[:-1], table, kind)
+        known = _fields(place[:-1], table)
         where = f" in [{inside}]" if inside else ""
         return str(unknown("key", key, known)).replace(";", f"{where};", 1)
     if first["type"] == "missing":
@@ -268,11 +278,12 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any], kind: type[
     return f"{'.'.join(place)}: {message}{shown}."
 
 
-def _fields(place: list[str], table: dict[str, Any], kind: type[Study]) -> list[str]:
+def _fields(place: list[str], table: dict[str, Any]) -> list[str]:
     if not place:
-        return list(kind.model_fields)
+        return list(Study.model_fields)
     if place[0] == "family":
         kinds = {get_args(c.model_fields["kind"].annotation)[0]: c for c in (SinusoidFamily, MnistFamily, FilesFamily)}
         return list(kinds[table["family"]["kind"]].model_fields)
-    annotation = kind.model_fields[place[0]].annotation
-    return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    annotation = Study.model_fields[place[0]].annotation
+    tables = [t for t in (annotation, *get_args(annotation)) if isinstance(t, type) and issubclass(t, Table)]
+    return list(tables[0].model_fields) if tables else []

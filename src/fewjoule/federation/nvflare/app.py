@@ -180,13 +180,11 @@ class FederatedServer:
 
     def _status(self, topic: str, data: Any, context: Any) -> dict[str, Any]:
         current = self._current
-        progress = {} if current is None else current.status()._asdict()
-        agents = [] if current is None else list(current.spec.agents)
         return {
-            "progress": _plain(progress),
+            "progress": {} if current is None else current.status(),
             "finished": self._finished,
             "runs": len(self._specs),
-            "agents": agents,
+            "agents": [] if current is None else list(current.spec.agents),
             "gone": list(self._gone),
         }
 
@@ -197,11 +195,6 @@ class FederatedServer:
 
 def _where(server: ServerRunner) -> str:
     return "its end" if server.complete else f"exchange {server.exchange + 1} of {len(server.contract.plan)}"
-
-
-def _plain(progress: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN."""
-    return {k: None if isinstance(v, float) and v != v else v for k, v in progress.items()}
 
 
 if sys.platform == "win32":  # state is locked by fcntl

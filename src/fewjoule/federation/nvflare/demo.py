@@ -17,40 +17,11 @@ import numpy as np
 
 from fewjoule.errors import InputError
 from fewjoule.federation.nvflare.provision import Federation, provision
+from fewjoule.federation.nvflare.site import template
+from fewjoule.tasks import sinusoid
 
 AGENTS = ("kitchen", "garage", "attic")
 AMPLITUDES = (2.0, 6.0, 10.0)
-STUDY = """\
-name = "federation-demo"
-title = "A federation of three agents on one machine"
-seeds = [0]
-
-[family]                        # only for the new tasks that the operator judges by; agents have their own data
-kind = "sinusoid"
-amplitudes = [2.0, 6.0, 10.0]
-
-[model]
-spec = "mlp:1-40-40-1"
-
-[local]
-max_steps = 2000
-
-[evaluation]
-tasks = 100
-
-[federation]
-policy = "wait"
-deadline_seconds = 60.0
-
-[[methods]]
-name = "meta_backward"
-method = "meta_backward"
-rounds = 20
-
-[[methods]]
-name = "average"
-method = "average"
-"""
 
 
 def free_port() -> int:
@@ -65,12 +36,10 @@ def write_demo(folder: Path, port: int) -> Federation:
         raise InputError(f"{folder} exists and is not empty; choose another --out.")
     federation = Federation("demo", "localhost", port, AGENTS)
     provision(federation, folder / "kits")
-    for i, (name, amplitude) in enumerate(zip(AGENTS, AMPLITUDES, strict=True)):
-        rng = np.random.default_rng(i)
-        x = rng.uniform(-5, 5, (120, 1)).astype(np.float32)
-        y = (amplitude * np.sin(x)).astype(np.float32)
-        np.savez(folder / f"{name}.npz", x=x[:100], y=y[:100], x_test=x[100:], y_test=y[100:])
-    (folder / "study.toml").write_text(STUDY)
+    train, held = sinusoid.agents(AMPLITUDES, samples=100, validation=20).data
+    for i, name in enumerate(AGENTS):
+        np.savez(folder / f"{name}.npz", x=train.x[i], y=train.y[i], x_test=held.x[i], y_test=held.y[i])
+    (folder / "study.toml").write_text(template("demo.toml"))
     return federation
 
 
@@ -125,16 +94,13 @@ def run_demo(folder: Path, show: Callable[[str], None] = print) -> Path:
     """The whole demo; the run folder."""
     from fewjoule.federation.nvflare.jobs import Operator
     from fewjoule.federation.nvflare.operator import View, follow, start_run
-    from fewjoule.federation.study import load_federated_study
+    from fewjoule.federation.spec import load_federated_study
 
     federation = write_demo(folder, free_port())
     show(f"kits, data and study in {folder}; server on localhost:{federation.port}")
-    with running(folder, federation.agents, show):
-        operator = Operator(folder / "kits" / "operator")
-        try:
-            operator.reconnect(lambda line: None, patience_seconds=60)
-            run = start_run(load_federated_study(str(folder / "study.toml")), operator, str(folder / "run"))
-            follow(run, operator, View(show), patience_seconds=120)
-        finally:
-            operator.close()
+    kit = folder / "kits" / "operator"
+    with running(folder, federation.agents, show), contextlib.closing(Operator(kit)) as operator:
+        operator.reconnect(lambda line: None, patience_seconds=60)
+        run = start_run(load_federated_study(str(folder / "study.toml")), operator, str(folder / "run"))
+        follow(run, operator, View(show), patience_seconds=120)
     return run

@@ -13,12 +13,10 @@ from typing import Any
 
 from fewjoule.errors import InputError
 from fewjoule.federation.drive import Outcome
-from fewjoule.federation.nvflare.site import read_kit
+from fewjoule.federation.nvflare.site import read_kit, template
 from fewjoule.federation.spec import Spec
 
 CONNECT_SECONDS = 5.0
-_APP = "fewjoule.federation.nvflare.app"
-_SAME: dict[str, Any] = {"format_version": 2, "task_data_filters": [], "task_result_filters": []}
 
 
 class Away(Exception):  # noqa: N818 - it is a state of the other side, not a mistake
@@ -154,31 +152,14 @@ def write_job(folder: Path, name: str, specs: list[Spec], least: int) -> None:
     """A job folder as NVFlare takes it: names of classes and their settings."""
     config = folder / "app" / "config"
     config.mkdir(parents=True)
-    runtime = "nvflare.collab.runtime"
-    nothing: dict[str, Any] = {"collab_obj_ids": [], "props": {}}
-    controller = {"path": f"{runtime}.controller.CollabController", "args": {"server_obj_id": "_server", **nothing}}
-    executor = {"path": f"{runtime}.executor.CollabExecutor", "args": {"client_obj_id": "_client", **nothing}}
-    texts = [spec.text for spec in specs]
-    files = {
-        folder / "meta.json": {
-            "name": name,
-            "resource_spec": {},
-            "min_clients": least,
-            "deploy_map": {"app": ["server", *specs[0].agents]},
-        },
-        config / "config_fed_server.json": {
-            "workflows": [{"id": "controller", **controller}],
-            "components": [{"id": "_server", "path": f"{_APP}.FederatedServer", "args": {"specs": texts}}],
-            **_SAME,
-        },
-        config / "config_fed_client.json": {
-            "executors": [{"tasks": ["*"], "executor": executor}],
-            "components": [{"id": "_client", "path": f"{_APP}.FederatedAgent", "args": {}}],
-            **_SAME,
-        },
-    }
-    for path, content in files.items():
-        path.write_text(json.dumps(content))
+    sites = ["server", *specs[0].agents]
+    meta = {"name": name, "resource_spec": {}, "min_clients": least, "deploy_map": {"app": sites}}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    for side in ("server", "client"):
+        settings = json.loads(template(f"config_fed_{side}.json"))
+        if side == "server":
+            settings["components"][0]["args"]["specs"] = [spec.text for spec in specs]
+        (config / f"config_fed_{side}.json").write_text(json.dumps(settings))
 
 
 @contextlib.contextmanager

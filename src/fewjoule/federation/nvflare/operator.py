@@ -16,10 +16,10 @@ from fewjoule.errors import InputError
 from fewjoule.federation.drive import Outcome
 from fewjoule.federation.nvflare.jobs import Away, Operator
 from fewjoule.federation.results import read_result, write_federated_folder
-from fewjoule.federation.spec import Spec, read_spec
-from fewjoule.federation.study import FederatedStudy, read_federated_study, specs_of
+from fewjoule.federation.spec import Spec, read_spec, specs_of
 from fewjoule.files import write_atomically
-from fewjoule.study.parts import new_folder
+from fewjoule.study.parts import new_folder, stopped_study
+from fewjoule.study.settings import Study
 
 POLL_SECONDS = 1.0
 START_SECONDS = 120.0  # a job that says nothing for this long after its start is given up
@@ -55,7 +55,7 @@ def describe(answer: dict[str, Any], connected: int) -> str:
     )
 
 
-def start_run(study: FederatedStudy, operator: Operator, out: str | None) -> Path:
+def start_run(study: Study, operator: Operator, out: str | None) -> Path:
     """Create the run folder with everything that `follow` and `resume` need."""
     specs = specs_of(study, tuple(operator.facts["agents"]))
     folder = new_folder(study, out)
@@ -73,8 +73,8 @@ def follow(folder: Path, operator: Operator, view: View, *, patience_seconds: fl
         raise InputError(
             f"{folder} belongs to federation {facts['federation']!r}, the kit to {operator.facts['federation']!r}."
         )
-    study, specs = read_federated_study(folder), [read_spec(text) for text in facts["specs"]]
-    failures, furthest = 0, (-1, -1)
+    study, specs = stopped_study(folder, None), [read_spec(text) for text in facts["specs"]]
+    failures, furthest, cure = 0, (-1, -1), f"go on with: fewjoule federation resume {folder}."
     while True:
         try:
             job = _running(operator, facts["jobs"]) or _submit(folder, facts, operator, specs, view, patience_seconds)
@@ -92,16 +92,16 @@ def follow(folder: Path, operator: Operator, view: View, *, patience_seconds: fl
                 (folder / ".parts").rmdir()
             return
         if outcome.status == "stopped":
-            raise InputError(f"the run stopped: {outcome.reason}; go on with: fewjoule federation resume {folder}.")
+            raise InputError(f"the run stopped: {outcome.reason}; {cure}")
         if outcome.reason.startswith("stop: "):
-            raise InputError(f"the run was asked to stop; go on with: fewjoule federation resume {folder}.")
+            raise InputError(f"the run was asked to stop; {cure}")
         view.line(f"paused: {outcome.reason}")
         failures = 0 if reached > furthest else failures + 1
         furthest = max(furthest, reached)
         if failures >= MOST_FAILURES:
             raise InputError(
-                f"{failures} jobs in a row ended without progress ({outcome.reason}); look at the sites' log.txt, then "
-                f"go on with: fewjoule federation resume {folder}."
+                f"{failures} jobs in a row ended without progress ({outcome.reason}); look at the sites' log.txt, "
+                f"then {cure}"
             )
 
 

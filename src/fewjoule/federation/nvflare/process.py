@@ -12,40 +12,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import tomllib
 from pathlib import Path
 
 from fewjoule.errors import InputError
-from fewjoule.federation.nvflare.site import MARK, lock
+from fewjoule.federation.nvflare.site import MARK, lock, template
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 GRACE_SECONDS = 5.0
 LARGEST_LOG_BYTES = 20_000_000
 _PR_SET_CHILD_SUBREAPER = 36
-
-# What people want to know out of NVFlare's many lines; the rest is in the log file.
-_TOLD: list[tuple[re.Pattern[str], str]] = [
-    (re.compile(p), text)
-    for p, text in (
-        (r"New client (\S+?)@\S+ joined", "agent {0} connected"),
-        (r"Client: (\S+) already registered\. Re-login", "agent {0} came back"),
-        (r"remove_dead_clients?.*?client:? ?(\S+)|removed? dead client (\S+)", "agent {0} is gone"),
-        (r"Successfully registered client:(\S+) for project (\S+?)\.?$", "connected to federation {1} as {0}"),
-        (r"Connection \[\S+ Not Connected\] .*(?:fail|refused)", "the other side is away; trying again"),
-    )
-]
-_ALARM = re.compile(
-    r"(?i)(not authori[sz]ed|unauthori[sz]ed|authorization|authenticat\w* (?:fail|error)|reject|denied|mismatch|"
-    r"handshake|certificate|ssl_error|invalid client|identity|not allowed|not permitted|byoc|allow.?list|"
-    r"duplicate client|another client)"
-)
-
-_HANDSHAKES = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "a connection without a certificate",
-    "CERTIFICATE_VERIFY_FAILED": "a certificate that this federation's authority did not sign",
-    "TLSV1_ALERT_UNKNOWN_CA": "the other side does not know this federation's authority: no certificate in common",
-    "CERTIFICATE_EXPIRED": "a certificate that has expired",
-}
+_LINES = tomllib.loads(template("log-lines.toml"))
 # Asks the kernel to end this process with its parent, then becomes the daemon; done in a program of its own because a
 # fork of a process that has loaded JAX may hang.
 _LEASH = (
@@ -60,23 +37,21 @@ def plain_line(raw: str) -> str | None:
     if MARK in raw:
         return raw.split(MARK, 1)[1]
     if re.search(r" - (?:DEBUG|INFO) - ", raw):
-        for pattern, text in _TOLD:
-            found = pattern.search(raw)
-            if found:
-                return text.format(*(g or "" for g in found.groups()))
+        for pattern, text in _LINES["told"].items():
+            if found := re.search(pattern, raw):
+                return text.format(*found.groups())
         return None
     if "Handshake failed" in raw:
-        for code, text in _HANDSHAKES.items():
+        for code, text in _LINES["handshakes"].items():
             if code in raw:
                 return f"refused: {text} ({code}{raw.split(code, 1)[1]})"
-    if _ALARM.search(raw):
+    if re.search(_LINES["alarm"], raw):
         return "refused: " + re.sub(r"^.*? - (?:WARNING|ERROR|CRITICAL) - ", "", raw)[:500]
     return None
 
 
-def run_site(kit: Path, command: list[str], out: Callable[[str], None] | None = None) -> int:
+def run_site(kit: Path, command: list[str]) -> int:
     """Keep `command` running until SIGINT or SIGTERM; 0 after a clean end."""
-    show = out or _print_line
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -88,7 +63,7 @@ def run_site(kit: Path, command: list[str], out: Callable[[str], None] | None = 
         while not stop.is_set():
             began = time.monotonic()
             child = _start(kit, command)
-            reader = threading.Thread(target=_pump, args=(child, kit / "log.txt", show), daemon=True)
+            reader = threading.Thread(target=_pump, args=(child, kit / "log.txt"), daemon=True)
             reader.start()
             while child.poll() is None and not stop.wait(0.2):
                 pass
@@ -97,10 +72,10 @@ def run_site(kit: Path, command: list[str], out: Callable[[str], None] | None = 
             if stop.is_set():
                 break
             pause = FIRST_PAUSE_SECONDS if time.monotonic() - began > LONGEST_PAUSE_SECONDS else pause
-            show(f"ended with code {child.returncode}; starting again in {pause:.0f} s (details in {kit / 'log.txt'})")
+            _show(f"ended with code {child.returncode}; starting again in {pause:.0f} s (details in {kit / 'log.txt'})")
             stop.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-    show("stopped")
+    _show("stopped")
     return 0
 
 
@@ -146,7 +121,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
         child.wait(GRACE_SECONDS)
 
 
-def _pump(child: "subprocess.Popen[bytes]", log: Path, show: Callable[[str], None]) -> None:
+def _pump(child: "subprocess.Popen[bytes]", log: Path) -> None:
     assert child.stdout is not None
     if log.exists() and log.stat().st_size > LARGEST_LOG_BYTES:
         log.replace(log.with_suffix(".old.txt"))
@@ -158,11 +133,11 @@ def _pump(child: "subprocess.Popen[bytes]", log: Path, show: Callable[[str], Non
             file.flush()
             line = plain_line(text)
             if line is not None and line != last:
-                show(line)
+                _show(line)
                 last = line
 
 
-def _print_line(line: str) -> None:
+def _show(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 

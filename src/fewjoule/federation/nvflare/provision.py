@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fewjoule.errors import InputError, is_whole, unknown
+from fewjoule.federation.nvflare.site import template
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{0,61}[a-zA-Z0-9]")
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?")
@@ -27,32 +28,6 @@ _OWN_FOLDERS = ("server", "operator", "authority")
 CLASSES = ["fewjoule.federation.nvflare.app.", "nvflare.collab.runtime."]  # all that a job may name (dot: a package)
 HEARTBEAT_SECONDS = 20
 LARGEST_FEDERATION = 1000
-_RIGHTS = {
-    "format_version": "1.0",
-    "permissions": {
-        "lead": {
-            **dict.fromkeys(("submit_job", "view"), "any"),
-            **dict.fromkeys(("manage_job", "download_job", "app_command"), "n:submitter"),
-            **dict.fromkeys(("clone_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr"), "none"),
-        }
-    },
-}
-# One handler to standard output, which `process` writes to the kit's log.txt; NVFlare's own default is five files.
-_FORMAT = {
-    "()": "nvflare.fuel.utils.log_utils.BaseFormatter",
-    "fmt": "%(asctime)s - %(name)s - %(levelname)s - %(message)s",
-}
-_HANDLER = {"class": "logging.StreamHandler", "level": "INFO", "formatter": "plain", "stream": "ext://sys.stdout"}
-_LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"plain": _FORMAT},
-    "handlers": {"consoleHandler": _HANDLER},
-    "loggers": {
-        "root": {"level": "INFO", "handlers": ["consoleHandler"]},
-        "nvflare.collab": {"level": "WARNING"},  # two lines for every call
-    },
-}
 
 
 class Federation(NamedTuple):
@@ -84,21 +59,20 @@ def read_federation(path: Path) -> Federation:
     given: tuple[Any, ...] = (table.get("name"), server.get("name"), server.get("port"), table.get("agents"))
     name, host, port, agents = given
     word, names = "letters, digits and '-', beginning with a letter", agents if isinstance(agents, list) else []
+    own = f"{word}, and none of {', '.join(_OWN_FOLDERS)} nor the server's name"
     checks = [
         ("name", word, name, _matches(_NAME, name)),
         ("server.name", "a host name or 'localhost'", host, _matches(_HOST, host)),
         ("server.port", "a whole number from 1 to 65535", port, is_whole(port) and 1 <= port <= 65535),
         ("agents", f"a list of 1 to {LARGEST_FEDERATION} names", agents, 1 <= len(names) <= LARGEST_FEDERATION),
+        *(("an agent's name", own, a, _matches(_NAME, a) and a not in (*_OWN_FOLDERS, host)) for a in names),
     ]
-    own = f"{word}, and none of {', '.join(_OWN_FOLDERS)} nor the server's name"
-    for agent in names:
-        checks.append(("an agent's name", own, agent, _matches(_NAME, agent) and agent not in (*_OWN_FOLDERS, host)))
     for key, rule, value, holds in checks:
         if not holds:
             raise InputError(f"{path}: {key} must be {rule}, got {value!r}.")
-    if len({a.lower() for a in agents}) != len(agents):
-        raise InputError(f"{path}: agents' names must differ, got {', '.join(agents)}.")
-    return Federation(name, host, port, tuple(agents))
+    if len({agent.lower() for agent in names}) != len(names):
+        raise InputError(f"{path}: agents' names must differ, got {', '.join(names)}.")
+    return Federation(name, host, port, tuple(names))
 
 
 def _check_keys(path: Path, where: str, table: dict[str, Any], known: tuple[str, ...]) -> None:
@@ -138,7 +112,9 @@ def provision(federation: Federation, folder: Path) -> list[Path]:
             for path in kit.glob(unused):
                 path.unlink()
         _restrict(kit, role)
-        (kit / "README.md").write_text(_readme(federation, role, site))
+        readme = template("kit.md") + template(f"kit-{role}.md")
+        words = {"site": site, "federation": federation.name, "host": federation.host, "port": federation.port}
+        (kit / "README.md").write_text(readme.format_map(words))
         _private(kit)
         written.append(kit)
     shutil.rmtree(produced)
@@ -202,8 +178,9 @@ def _restrict(kit: Path, role: str) -> None:
     local = kit / "local"
     if role == "operator":
         return
-    (local / "authorization.json").write_text(json.dumps(_RIGHTS, indent=2))
-    (local / "log_config.json").write_text(json.dumps(_LOGGING, indent=2))
+    (local / "authorization.json").write_text(template("rights.json"))
+    # one handler to standard output, which `process` writes to the kit's log.txt; NVFlare's own default is five files
+    (local / "log_config.json").write_text(template("logging.json"))
     resources = json.loads((local / "resources.json.default").read_text())
     resources["class_allow_list"] = CLASSES
     if role == "server":
@@ -234,26 +211,3 @@ def _private(folder: Path) -> None:
     """Mode 0700 and 0600 throughout: keys, data and state are the site's own."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o700 if path.is_dir() or path.suffix == ".sh" else 0o600)
-
-
-def _readme(federation: Federation, role: str, site: str) -> str:
-    commands = {
-        "server": "fewjoule federation server .",
-        "agent": "fewjoule federation agent . --data own.npz",
-        "operator": "fewjoule federation run STUDY.toml --kit .",
-    }
-    notes = {
-        "server": f"It listens on port {federation.port}; agents and the operator must reach it as {federation.host}.",
-        "agent": f"It dials {federation.host}:{federation.port} and needs no open port of its own. `own.npz` holds "
-        "x and y, and x_test and y_test where the method asks for held-out samples; a model this device trained "
-        "already goes beside it as --model own.safetensors.",
-        "operator": "`status`, `stop` and `resume` take the same --kit. This kit can start and stop runs; it cannot "
-        "read an agent's data nor bring code to any site.",
-    }
-    return (
-        f"# {site} of federation {federation.name}\n\n"
-        "This folder holds a private key: copy it to its machine by a safe way, keep it readable by you alone, and "
-        "delete other copies.\n\n"
-        "    pip install 'fewjoule[federation]'\n"
-        f"    {commands[role]}\n\n{notes[role]}\n"
-    )

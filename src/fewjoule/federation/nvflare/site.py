@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ MARK = "fewjoule| "
 
 def say(line: str) -> None:
     print(MARK + line, flush=True)
+
+
+def template(name: str) -> str:
+    """A text that kits and jobs are made from."""
+    return resources.files(__package__).joinpath("templates", name).read_text("utf-8")
 
 
 @contextlib.contextmanager
