@@ -249,7 +249,7 @@ REFUSED = [
     (lonely_model, "b.safetensors has no samples beside it"),
     (ragged, "b.csv, line 3: 1 cells"),
     (hole, "b.csv, line 3: column 'p' is empty"),
-    (words, "b.csv: column 'p' must be numbers, got 'red'"),
+    (words, "b.csv, line 3: column 'p' must be numbers, got 'red'"),
     (twice, "b.csv: the column 'p' is there more than once"),
     (no_bytes, "b.csv is empty"),
     (latin, "b.csv is not a CSV file in UTF-8"),
@@ -280,10 +280,3 @@ def test_other_complaints(tmp_path: Path) -> None:
         read_agents(tmp_path, DataFormat(divide_by=0))
     with pytest.raises(InputError, match="validation must be a share"):
         read_agents(tmp_path, validation=1)
-
-
-def test_parquet_without_its_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    (tmp_path / "a.parquet").write_bytes(b"")
-    with pytest.raises(InputError, match=r"pip install 'fewjoule\[parquet\]'"):
-        read_agents(tmp_path)
