@@ -23,6 +23,7 @@ TASKS = ("regression", "classification")
 KINDS = {"f": "real numbers", "i": "whole numbers", "O": "text"}  # of targets, by their type
 MOST_CLASSES = 1000
 """Whole numbers beyond this are taken for classes only when the user says so."""
+Rows = Values | slice
 TRAINED_ON = "the files that the model was trained on"
 
 
@@ -64,12 +65,14 @@ def read_agents(
     files, models = _list_folder(Path(folder), "agents")
     tables, format, why = read_tables(files, format or DataFormat())
 
-    def choose(table: Table) -> tuple[Values, Values]:
+    def choose(table: Table) -> tuple[Rows, Rows]:
         samples = len(table.train[0])
         count = max(1, round(validation * samples)) if validation else 0
         if count >= samples:
             raise InputError(f"{table.path} has {samples} samples, too few to hold out {validation:g} of them.")
-        order = _generator(seed, table.path).permutation(samples) if count else np.arange(samples)
+        if count == 0:
+            return slice(None), slice(0)
+        order = _generator(seed, table.path).permutation(samples)
         return order[count:], order[:count]
 
     train, held = _split(tables, choose)
@@ -87,7 +90,7 @@ def read_tasks(source: str | Path, format: DataFormat, *, shots: int | None = No
     files = [source] if source.is_file() else _list_folder(source, "tasks")[0]
     tables, format, _ = read_tables(files, format)
 
-    def choose(table: Table) -> tuple[Values, Values]:
+    def choose(table: Table) -> tuple[Rows, Rows]:
         path, y = table.path, table.train[1]
         if shots is None:
             raise InputError(f"{path} has no held-out samples (x_test, y_test); say how many to adapt on by --shots.")
@@ -117,7 +120,7 @@ def read_inputs(path: str | Path, format: DataFormat) -> Values:
     table = read_table(path, target=format.target, needs_target=False)
     if format.columns:
         table = _reorder(table, format.columns, TRAINED_ON)
-    return table.train[0] / np.float32(format.divide_by)
+    return _scaled(table.train[0], format)
 
 
 def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table], DataFormat, str]:
@@ -148,7 +151,7 @@ def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table],
         classes = tuple(sorted({str(v) for t in tables for _, y in t.pairs for v in y.ravel()}))
 
     def ready(path: Path, pair: tuple[Values, Values]) -> tuple[Values, Values]:
-        return pair[0] / np.float32(format.divide_by), _convert(path, pair[1], task, classes)
+        return _scaled(pair[0], format), _convert(path, pair[1], task, classes)
 
     done = [t._replace(train=ready(t.path, t.train), test=t.test and ready(t.path, t.test)) for t in tables]
     return done, format._replace(task=task, classes=classes, columns=columns), why
@@ -188,6 +191,10 @@ def _reorder(table: Table, columns: tuple[str, ...], where: str) -> Table:
     return Table(table.path, (x[:, [table.columns.index(name) for name in columns]], y), columns=columns)
 
 
+def _scaled(x: Values, format: DataFormat) -> Values:
+    return x if format.divide_by == 1 else x / np.float32(format.divide_by)
+
+
 def _kind(table: Table) -> str:
     return KINDS[table.train[1].dtype.kind]
 
@@ -220,9 +227,10 @@ def _convert(path: Path, y: Values, task: str, classes: tuple[str, ...] | None) 
         y = y[:, 0]
     if classes is not None:
         numbers = {name: i for i, name in enumerate(classes)}
-        if strange := [str(v) for v in y if str(v) not in numbers]:
-            raise InputError(f"{path}: unknown class {strange[0]!r}; the classes are {', '.join(classes)}.")
-        return np.asarray([numbers[str(v)] for v in y], np.int32)
+        try:
+            return np.fromiter((numbers[str(v)] for v in y), np.int32, len(y))
+        except KeyError as error:
+            raise InputError(f"{path}: unknown class {error}; the classes are {', '.join(classes)}.") from None
     if kind == "text":
         raise InputError(f"{path}: the model's classes are numbers, got {str(y[0])!r}; give the classes as numbers.")
     if kind == "real numbers" and not (y == np.round(y)).all():
@@ -244,7 +252,7 @@ def _generator(seed: int, path: Path) -> np.random.Generator:
     return np.random.default_rng([seed, agent_id(path.stem)])
 
 
-def _split(tables: Sequence[Table], choose: Callable[[Table], tuple[Values, Values]]) -> tuple[list[Pair], list[Pair]]:
+def _split(tables: Sequence[Table], choose: Callable[[Table], tuple[Rows, Rows]]) -> tuple[list[Pair], list[Pair]]:
     """Each file's samples and its held-out ones: its x_test, else the two sets of rows that `choose` gives."""
     first: list[Pair] = []
     held: list[Pair] = []

@@ -126,7 +126,7 @@ def _read_columns(path: Path, targets: list[str], needs_target: bool) -> tuple[d
             return _collect(path, _csv_batches(path, header, types), inputs, targets), tuple(inputs)
         except pa.ArrowException as error:
             failed = error
-    raise _csv_complaint(path, header, inputs, failed) from failed
+    raise _csv_complaint(path, header, set(inputs), failed) from failed
 
 
 def _collect(
@@ -188,7 +188,7 @@ def _csv_batches(path: Path, header: list[str], types: dict[str, pa.DataType]) -
         yield batch
 
 
-def _csv_complaint(path: Path, header: list[str], inputs: Sequence[str], failed: Exception) -> InputError:
+def _csv_complaint(path: Path, header: list[str], inputs: set[str], failed: Exception) -> InputError:
     """What is wrong with a file that pyarrow refused. It does not tell the line, so this slow pass looks for it."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

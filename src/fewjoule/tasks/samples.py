@@ -115,6 +115,8 @@ def stack(
     size = max(1, *(len(x) for x, _ in checked))
 
     def padded(a: np.ndarray) -> np.ndarray:
+        if len(a) == size:
+            return a
         filler = a[:1] if len(a) else np.zeros((1, *a.shape[1:]), a.dtype)
         return np.concatenate([a, np.repeat(filler, size - len(a), 0)])
 
