@@ -60,9 +60,9 @@ def read_table(path: str | Path, *, target: str = "y", needs_target: bool = True
     if not needs_target:
         arrays = {"x": arrays["x"], "y": np.zeros(arrays["x"].shape[:1])}
     train, *test = [
-        check_pair(str(path), arrays[x], arrays[y], names=(x, y), may_be_text=True)
-        for x, y in (("x", "y"), ("x_test", "y_test"))
-        if x in arrays
+        check_pair(str(path), arrays["x" + suffix], arrays["y" + suffix], suffix, may_be_text=True)
+        for suffix in ("", "_test")
+        if "x" + suffix in arrays
     ]
     for x, _ in test:
         if x.shape[1:] != train[0].shape[1:]:

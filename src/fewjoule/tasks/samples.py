@@ -150,16 +150,10 @@ def _check_allowed(
 
 
 def check_pair(
-    label: str,
-    x: Any,
-    y: Any,
-    *,
-    names: tuple[str, str] = ("x", "y"),
-    may_be_text: bool = False,
-    may_be_empty: bool = False,
+    label: str, x: Any, y: Any, suffix: str = "", *, may_be_text: bool = False, may_be_empty: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Inputs [n, ...] as float32; targets [n, outputs] as float32, or whole numbers or text in the shape they came."""
-    both = " and ".join(names)
+    both = f"x{suffix} and y{suffix}"
     try:
         x, y = np.asarray(x), np.asarray(y)
     except ValueError as error:
@@ -172,9 +166,9 @@ def check_pair(
         raise InputError(f"{label} has no samples; leave it out or give it at least one.")
     if len(x) != len(y):
         raise InputError(f"{label}: {both} must have the same length, got {len(x)} and {len(y)}.")
-    x = _finite_floats(label, names[0], x if x.ndim > 1 else x[:, None])
+    x = _finite_floats(label, "x" + suffix, x if x.ndim > 1 else x[:, None])
     if y.dtype.kind == "f":
-        return x, _finite_floats(label, names[1], y).reshape(len(y), math.prod(y.shape[1:]))
+        return x, _finite_floats(label, "y" + suffix, y).reshape(len(y), math.prod(y.shape[1:]))
     if y.dtype.kind in "iub":
         return x, y.astype(np.int64)
     return x, (y.astype(str) if y.dtype.kind == "S" else y).astype(object)
