@@ -280,3 +280,16 @@ def test_other_complaints(tmp_path: Path) -> None:
         read_agents(tmp_path, DataFormat(divide_by=0))
     with pytest.raises(InputError, match="validation must be a share"):
         read_agents(tmp_path, validation=1)
+
+
+def test_a_csv_may_have_blank_lines_and_one_long_text(tmp_path: Path) -> None:
+    """A complaint still names the line of the file, and equal texts are kept once, however long."""
+    rows = ["1,cat", "", f"2,{'x' * 100_000}", *["3, dog "] * 5000]
+    (tmp_path / "a.csv").write_text("p,y\n" + "\n".join(rows))
+    x, y = read_table(tmp_path / "a.csv").train
+    assert x.shape == (5002, 1)
+    assert y.nbytes == 8 * 5002
+    assert read_agents(tmp_path).format.classes == ("cat", "dog", "x" * 100_000)
+    (tmp_path / "a.csv").write_text("p,y\n" + "\n".join([*rows, "4"]))
+    with pytest.raises(InputError, match=r"a.csv, line 5005: 1 cells"):
+        read_agents(tmp_path)
