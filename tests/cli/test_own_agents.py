@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from fewjoule import cli, files
 from fewjoule.energy import Ledger
 from fewjoule.models.nets import logistic, mlp
-from fewjoule.models.weights import read_card, read_model, write_model
+from fewjoule.models.weights import read_header, read_model, write_model
 from fewjoule.tasks import mnist
 
 Command = Callable[..., tuple[int, str, str]]
@@ -87,7 +87,7 @@ def test_mnist_agents_from_files_to_a_graph(fewjoule: Command, tmp_path: Path) -
     ledger = Ledger.from_csv(tmp_path / "energy.csv")
     # one upload of 6442 weights before the first round and one in each: 35.513 J on the paper's link
     assert ledger.total(phase="uplink") == pytest.approx(2 * 6 * 35.513, rel=1e-4)
-    card = read_card(meta)
+    card = read_header(meta).card
     assert card is not None
     assert card["method"]["rounds"] == 5
     assert [agent["model"] for agent in card["agents"]] == ["trained here", "given"]
@@ -171,7 +171,7 @@ def test_settings_come_from_a_study_file_and_flags_win(fewjoule: Command, tmp_pa
     def card(*flags: object) -> dict[str, Any]:
         code, _, err = fewjoule(*train, "-o", tmp_path / "m", "--force", *flags)
         assert code == 0, err
-        found = read_card(tmp_path / "m")
+        found = read_header(tmp_path / "m").card
         assert found is not None
         return found
 
@@ -236,7 +236,7 @@ def test_local_models_are_not_trained_where_the_method_needs_none(fewjoule: Comm
     code, out, err = fewjoule("train", tmp_path / "agents", *QUICK, "--set", "start=random", "-o", tmp_path / "m")
     assert code == 0, err
     assert "no local models are needed" in out
-    card = read_card(tmp_path / "m")
+    card = read_header(tmp_path / "m").card
     assert card is not None
     assert "pretraining" not in {row["phase"] for row in card["energy"]}
     assert card["alignment"] is None

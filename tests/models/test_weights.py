@@ -13,7 +13,7 @@ from fewjoule.errors import InputError
 from fewjoule.models.layouts import to_layout
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, mlp, model_from_spec
-from fewjoule.models.weights import read_card, read_header, read_model, save_tensors, write_model
+from fewjoule.models.weights import read_header, read_model, save_tensors, write_model
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RNG = np.random.default_rng(0)
@@ -289,7 +289,7 @@ def test_half_precision_is_widened(tmp_path: Path) -> None:
 
 def test_the_header_tells_the_card_without_the_weights(tmp_path: Path) -> None:
     write_model(tmp_path / "m", MODELS[0], jnp.zeros(MODELS[0].size), {"classes": [0, 1]})
-    card = read_card(tmp_path / "m")
+    card = read_header(tmp_path / "m").card
     assert card is not None
     assert card["classes"] == [0, 1]
     assert set(read_header(tmp_path / "m").kinds.values()) == {"F32"}

@@ -249,7 +249,7 @@ REFUSED = [
     (lonely_model, "b.safetensors has no samples beside it"),
     (ragged, "b.csv, line 3: 1 cells"),
     (hole, "b.csv, line 3: column 'p' is empty"),
-    (words, "b.csv: column 'p' must be numbers, got 'red'"),
+    (words, "b.csv, line 3: column 'p' must be numbers, got 'red'"),
     (twice, "b.csv: the column 'p' is there more than once"),
     (no_bytes, "b.csv is empty"),
     (latin, "b.csv is not a CSV file in UTF-8"),
@@ -282,8 +282,14 @@ def test_other_complaints(tmp_path: Path) -> None:
         read_agents(tmp_path, validation=1)
 
 
-def test_parquet_without_its_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    (tmp_path / "a.parquet").write_bytes(b"")
-    with pytest.raises(InputError, match=r"pip install 'fewjoule\[parquet\]'"):
+def test_a_csv_may_have_blank_lines_and_one_long_text(tmp_path: Path) -> None:
+    """A complaint still names the line of the file, and equal texts are kept once, however long."""
+    rows = ["1,cat", "", f"2,{'x' * 100_000}", *["3, dog "] * 5000]
+    (tmp_path / "a.csv").write_text("p,y\n" + "\n".join(rows))
+    x, y = read_table(tmp_path / "a.csv").train
+    assert x.shape == (5002, 1)
+    assert y.nbytes == 8 * 5002
+    assert read_agents(tmp_path).format.classes == ("cat", "dog", "x" * 100_000)
+    (tmp_path / "a.csv").write_text("p,y\n" + "\n".join([*rows, "4"]))
+    with pytest.raises(InputError, match=r"a.csv, line 5005: 1 cells"):
         read_agents(tmp_path)

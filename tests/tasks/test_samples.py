@@ -10,10 +10,10 @@ from fewjoule.tasks.samples import draw, stack
 
 
 def test_padding_stands_behind_and_repeats_the_first_sample():
-    samples = stack([([1.0, 2.0], [3.0, 4.0]), ([5.0], [6.0])], pad_to=4)
-    np.testing.assert_array_equal(samples.mask, [[1, 1, 0, 0], [1, 0, 0, 0]])
-    np.testing.assert_array_equal(samples.x[..., 0], [[1, 2, 1, 1], [5, 5, 5, 5]])
-    np.testing.assert_array_equal(samples.y[..., 0], [[3, 4, 3, 3], [6, 6, 6, 6]])
+    samples = stack([([1.0, 2.0], [3.0, 4.0]), ([5.0], [6.0]), ([7.0] * 4, [8.0] * 4)])
+    np.testing.assert_array_equal(samples.mask, [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]])
+    np.testing.assert_array_equal(samples.x[:2, :, 0], [[1, 2, 1, 1], [5, 5, 5, 5]])
+    np.testing.assert_array_equal(samples.y[:2, :, 0], [[3, 4, 3, 3], [6, 6, 6, 6]])
 
 
 def test_a_model_that_is_finite_on_real_samples_stays_so_with_padding():
@@ -26,13 +26,13 @@ def test_a_model_that_is_finite_on_real_samples_stays_so_with_padding():
 
 def test_a_mini_batch_holds_real_samples_only_and_does_not_see_the_padding():
     pair = (np.arange(5.0), np.arange(5.0))
-    for pad in (5, 9):
-        samples = jax.tree.map(lambda a: a[0], stack([pair], pad_to=pad))
+    for longest in (5, 9):
+        samples = jax.tree.map(lambda a: a[0], stack([pair, (np.zeros(longest), np.zeros(longest))]))
         batch = draw(samples._replace(x=samples.x.at[5:].set(99)), jax.random.key(0), 200)
         assert set(np.asarray(batch.x).ravel()) == {0, 1, 2, 3, 4}
         np.testing.assert_array_equal(batch.x, batch.y)
         np.testing.assert_array_equal(batch.mask, np.ones(200))
-        if pad == 5:
+        if longest == 5:
             first = batch
     np.testing.assert_array_equal(batch.x, first.x)
     assert draw(samples, jax.random.key(0), None) is samples
@@ -73,7 +73,6 @@ CLASSES = [(np.zeros((3, 2)), np.array([0, 2, 2]))]
         (lambda: fj.make_agents(CLASSES, allowed=[[0, 1]], classes=3), "class 2 is among its samples"),
         (lambda: fj.make_agents(CLASSES, allowed=[[0, 2, 7]], classes=3), "classes from 0 to 2"),
         (lambda: fj.make_agents(CLASSES, allowed=[[0, 2], [1]], classes=3), "one set of classes per agent: 1, got 2"),
-        (lambda: stack(ONE, pad_to=2), "pad_to must be at least 3"),
     ],
 )
 def test_wrong_samples_are_refused(make, match):

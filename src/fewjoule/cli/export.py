@@ -40,9 +40,10 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="The card as JSON, for scripts.")] = False,
 ) -> None:
     """Show a model's card and tensors; no weights are read."""
-    from fewjoule.models.weights import read_card, read_header
+    from fewjoule.models.weights import read_header
 
-    header, card = read_header(file), read_card(file)
+    header = read_header(file)
+    card = header.card
     if as_json:
         typer.echo(json.dumps(card if card is not None else {}, indent=1))
         return

@@ -27,11 +27,11 @@ def load(path: Path, spec: str | None, loss: str | None, layout: str | None) -> 
     """A model by its file; flags say what a file without a card does not."""
     from fewjoule import files
     from fewjoule.models.nets import model_from_spec
-    from fewjoule.models.weights import read_card, read_model
+    from fewjoule.models.weights import read_header, read_model
 
     files.use_compile_cache()
     model = None
-    known = loss or (read_card(path) or {}).get("loss")
+    known = loss or (read_header(path).card or {}).get("loss")
     if spec is not None and known is not None:
         model = model_from_spec(spec, loss=known)
     return read_model(path, model=model, loss=loss, layout=layout)

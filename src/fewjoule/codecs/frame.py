@@ -85,43 +85,24 @@ def packed_bytes(count: int, width: int) -> int:
 
 
 def pack_bits(values: Integers, width: int) -> bytes:
-    """`values` (below 2**width, width 1 to 8) as width bits each, lowest first.
-
-    Eight values make `width` whole bytes, so that one 64-bit word per eight values does the shifting.
-    """
-    groups = -(-len(values) // 8)
-    padded = np.zeros((groups, 8), np.uint64)
-    padded.reshape(-1)[: len(values)] = values
-    words = padded[:, 0]
-    for i in range(1, 8):
-        words |= padded[:, i] << np.uint64(i * width)
-    out = words.astype("<u8").view(np.uint8).reshape(groups, 8)[:, :width]
-    return out.tobytes()[: packed_bytes(len(values), width)]
+    """`values` (below 2**width) as width bits each, lowest first."""
+    return np.packbits(bits_of(values, width), bitorder="little").tobytes()
 
 
 def unpack_bits(data: bytes, count: int, width: int) -> Integers:
     """`count` values of `width` bits; the padding behind them must be zero."""
-    groups = -(-count // 8)
-    padded = np.zeros((groups, 8), np.uint8)
-    short = np.zeros(groups * width, np.uint8)
-    short[: len(data)] = np.frombuffer(data, np.uint8)
-    padded[:, :width] = short.reshape(groups, width)
-    words = padded.view("<u8")[:, 0]
-    out = np.empty((groups, 8), np.uint8)
-    mask = np.uint64(2**width - 1)
-    for i in range(8):
-        out[:, i] = (words >> np.uint64(i * width)) & mask
-    flat = out.reshape(-1)
-    if flat[count:].any():
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    if bits[count * width :].any():
         raise InputError("coded message has padding that is not zero; receive it again.")
-    return flat[:count]
+    return values_of(bits[: count * width], width)
 
 
 def bits_of(values: Integers, width: int) -> Bytes:
-    """One byte per bit, lowest first, value after value."""
-    return ((values[:, None] >> np.arange(width, dtype=values.dtype)) & 1).astype(np.uint8).reshape(-1)
+    """One byte per bit, lowest first, value after value (below 2**32)."""
+    octets = values.astype("<u4").view(np.uint8).reshape(-1, 4)
+    return np.unpackbits(octets, axis=1, count=width, bitorder="little").reshape(-1)
 
 
 def values_of(bits: Bytes, width: int) -> Integers:
     """The inverse of `bits_of`."""
-    return (bits.reshape(-1, width).astype(np.int64) << np.arange(width)).sum(1)
+    return np.asarray(sum(bits[i::width].astype(np.uint32) << i for i in range(width)))

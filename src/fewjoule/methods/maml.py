@@ -8,6 +8,7 @@
 L^tr is an agent's loss on its training samples, L^test on its validation samples: the two disjoint sets of the paper.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,76 +21,54 @@ from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.descent import Loss, descend, optimiser
 
 
-@factory
-def maml(
-    *,
-    rounds: Count = 500,
-    inner_steps: Count = 1,
-    inner_step: Positive = 0.01,
-    outer_step: Positive = 1e-3,
-    outer_optimiser: Text = "adam",
-    batch: Batch = 100,
-    start: StartAt = "average",
-    weighting: Weighting = "agents",
-) -> Method:
-    """Second-order MAML with any number of inner steps."""
-    return _maml("maml", True, rounds, inner_steps, inner_step, outer_step, outer_optimiser, batch, start)
+def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:
+    """The factory of MAML, or of FOMAML: they have the same settings and differ in one derivative."""
+
+    def build(
+        *,
+        rounds: Count = 500,
+        inner_steps: Count = 1,
+        inner_step: Positive = 0.01,
+        outer_step: Positive = 1e-3,
+        outer_optimiser: Text = "adam",
+        batch: Batch = 100,
+        start: StartAt = "average",
+        weighting: Weighting = "agents",
+    ) -> Method:
+        outer = optimiser(outer_optimiser, outer_step)
+
+        def init(start: Start, probes: Any) -> tuple[Any, Broadcast]:
+            return (start.model, outer.init(start.model)), Broadcast(start.model)
+
+        def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
+            inner_key, outer_key = jax.random.split(key)
+            support, query = draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
+
+            def adapted(theta: Array) -> Array:
+                return descend(loss, theta, support, by=optimiser("sgd", inner_step), steps=inner_steps).vector
+
+            def test_loss(theta: Array) -> tuple[Array, Array]:
+                phi = adapted(theta)
+                return loss(phi, query), phi
+
+            if second_order:
+                (value, phi), gradient = jax.value_and_grad(test_loss, has_aux=True)(broadcast.model)
+            else:
+                phi = adapted(broadcast.model)
+                value, gradient = jax.value_and_grad(loss)(phi, query)
+            return (), gradient, Info(value, phi)
+
+        def server(state: Any, gradient: Array) -> tuple[Any, Broadcast]:
+            model, memory = state
+            update, memory = outer.update(gradient, memory, model)
+            model = optax.apply_updates(model, update)
+            return (model, memory), Broadcast(model)
+
+        return Method(name, rounds, start, agent, server, init, needs_validation=True, sends="change")
+
+    build.__name__, build.__doc__ = name, summary
+    return factory(build)
 
 
-@factory
-def fomaml(
-    *,
-    rounds: Count = 500,
-    inner_steps: Count = 1,
-    inner_step: Positive = 0.01,
-    outer_step: Positive = 1e-3,
-    outer_optimiser: Text = "adam",
-    batch: Batch = 100,
-    start: StartAt = "average",
-    weighting: Weighting = "agents",
-) -> Method:
-    """MAML with the Jacobian of the inner steps dropped."""
-    return _maml("fomaml", False, rounds, inner_steps, inner_step, outer_step, outer_optimiser, batch, start)
-
-
-def _maml(
-    name: str,
-    second_order: bool,
-    rounds: int,
-    inner_steps: int,
-    inner_step: float,
-    outer_step: float,
-    outer_optimiser: str,
-    batch: int | None,
-    start: str,
-) -> Method:
-    outer = optimiser(outer_optimiser, outer_step)
-
-    def init(start: Start, probes: Any) -> tuple[Any, Broadcast]:
-        return (start.model, outer.init(start.model)), Broadcast(start.model)
-
-    def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
-        inner_key, outer_key = jax.random.split(key)
-        support, query = draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
-
-        def adapted(theta: Array) -> Array:
-            return descend(loss, theta, support, by=optimiser("sgd", inner_step), steps=inner_steps).vector
-
-        def test_loss(theta: Array) -> tuple[Array, Array]:
-            phi = adapted(theta)
-            return loss(phi, query), phi
-
-        if second_order:
-            (value, phi), gradient = jax.value_and_grad(test_loss, has_aux=True)(broadcast.model)
-        else:
-            phi = adapted(broadcast.model)
-            value, gradient = jax.value_and_grad(loss)(phi, query)
-        return (), gradient, Info(value, phi)
-
-    def server(state: Any, gradient: Array) -> tuple[Any, Broadcast]:
-        model, memory = state
-        update, memory = outer.update(gradient, memory, model)
-        model = optax.apply_updates(model, update)
-        return (model, memory), Broadcast(model)
-
-    return Method(name, rounds, start, agent, server, init, needs_validation=True, sends="change")
+maml = _maml("maml", True, "Second-order MAML with any number of inner steps.")
+fomaml = _maml("fomaml", False, "MAML with the Jacobian of the inner steps dropped.")

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.errors import Batch, Count, InputError, Positive, is_real, unknown
+from fewjoule.errors import Batch, Count, InputError, Positive, is_real, not_negative, unknown
 from fewjoule.methods.method import Broadcast, Info, Method, Start, Turn, Weighting, factory, own_model_kept
 from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.curvature import largest_eigenvalue
@@ -96,7 +96,7 @@ def meta_backward(
     `radius` is `"auto"`; a `Schedule` or its name relative to the agents' spread; one radius sqrt(delta) for all
     rounds; or a list of one radius per round, in the order of the rounds, never growing.
     """
-    fixed, schedule = _read_radius(radius, rounds)
+    wanted = _read_radius(radius, rounds)
 
     def probe(loss: Loss, average: Array, data: AgentData, key: Array) -> Array:
         """Three scalars per agent, on its own samples at the average: loss, gradient norm, largest curvature."""
@@ -104,13 +104,13 @@ def meta_backward(
         curvature = largest_eigenvalue(lambda v: loss(v, data.train), average, key)
         return jnp.stack([value, jnp.linalg.norm(gradient), jnp.abs(curvature)])
 
-    def init(start: Start, probes: Array | None) -> tuple[Any, Broadcast]:
-        if probes is not None:
+    def init(start: Start, probes: Any) -> tuple[Any, Broadcast]:
+        if wanted is None:
             radii = jnp.full(rounds, _trust_radius(probes) / rounds)
-        elif schedule is not None:
-            radii = jnp.sqrt(schedule.deltas(rounds) * start.spread)
+        elif isinstance(wanted, Schedule):
+            radii = jnp.sqrt(wanted.deltas(rounds) * start.spread)
         else:
-            radii = jnp.asarray(fixed, jnp.float32)
+            radii = jnp.asarray(wanted, jnp.float32)
         return (radii, jnp.zeros((), jnp.int32)), Broadcast(start.model, radii[0])
 
     def agent(loss: Loss, phi: Array, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
@@ -123,7 +123,7 @@ def meta_backward(
         done = done + 1
         return (radii, done), Broadcast(mean, radii[jnp.minimum(done, rounds - 1)])
 
-    probing = probe if radius == "auto" else None
+    probing = probe if wanted is None else None
     return Method("meta_backward", rounds, "average", agent, server, init, own_model_kept, probe=probing)
 
 
@@ -147,26 +147,22 @@ def _trust_radius(probes: Array) -> Array:
     return 2 * rise / jnp.maximum(slope + jnp.sqrt(slope**2 + 2 * curvature * rise), np.finfo(probes.dtype).tiny)
 
 
-def _read_radius(radius: Any, rounds: int) -> tuple[tuple[float, ...] | None, Schedule | None]:
-    """Absolute radii per round, or a schedule relative to the spread; neither for `auto`."""
+def _read_radius(radius: Any, rounds: int) -> list[float] | Schedule | None:
+    """Absolute radii per round, or a schedule relative to the spread; None for `auto`."""
     if isinstance(radius, Schedule):
-        return None, radius
+        return radius
     if isinstance(radius, str):
         if radius not in (*SCHEDULES, "auto"):
             raise unknown("radius", radius, (*SCHEDULES, "auto"))
-        return None, None if radius == "auto" else Schedule(radius)
-    if isinstance(radius, tuple) and all(is_real(r) for r in radius):
-        radii = tuple(float(r) for r in radius)
-        if len(radii) != rounds:
-            raise InputError(f"a list of radii must have one per round: {rounds}, got {len(radii)}.")
-    elif is_real(radius):
-        radii = (float(radius),) * rounds
-    else:
+        return None if radius == "auto" else Schedule(radius)
+    radii = list(radius) if isinstance(radius, tuple) else [radius] * rounds
+    if not all(is_real(r) for r in radii):
         raise InputError(f"radius must be a name, a number, a list of numbers or a Schedule, got {radius!r}.")
+    if len(radii) != rounds:
+        raise InputError(f"a list of radii must have one per round: {rounds}, got {len(radii)}.")
     for r in radii:
-        if not r >= 0:
-            raise InputError(f"radius must be 0 or more, got {r}.")
+        not_negative("radius", r)
     for before, after in pairwise(radii):
         if after > before:
             raise InputError(f"radii must not grow towards round 0, got {after} after {before}; sort them falling.")
-    return radii, None
+    return radii

@@ -105,7 +105,10 @@ def fit_tensors(
         found = _layers(file, shapes)
         layout = _layout_of(file, found, metadata, layout)
     if layout == "fewjoule":
-        _check_names(file, shapes, own)
+        if extra := sorted(set(shapes) - set(own)):
+            raise InputError(f"{file}: unknown tensor name {extra[0]!r}; the model has {', '.join(own)}.")
+        if missing := [name for name in own if name not in shapes]:
+            raise InputError(f"{file}: tensor {missing[0]!r} is missing; write the whole model.")
         names = list(own)
     else:
         names = [name for layer in _in_order(file, found, model, layout) for name in (layer.weight, layer.bias)]
@@ -231,10 +234,3 @@ def _in_order(file: str, layers: Sequence[_FileLayer], model: Model, layout: str
         )
     of_kind = {k: iter(_ordered(file, [layer for layer in layers if layer.kind == k], layout)) for k in wanted}
     return [next(of_kind[layer.kind]) for layer in model.architecture.layers]
-
-
-def _check_names(file: str, shapes: Shapes, own: Shapes) -> None:
-    if extra := sorted(set(shapes) - set(own)):
-        raise InputError(f"{file}: unknown tensor name {extra[0]!r}; the model has {', '.join(own)}.")
-    if missing := [name for name in own if name not in shapes]:
-        raise InputError(f"{file}: tensor {missing[0]!r} is missing; write the whole model.")

@@ -52,6 +52,7 @@ class WeightsHeader(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
     kinds: dict[str, str]  # safetensors' names: F32, BF16, ...
     metadata: dict[str, str]
+    card: dict[str, Any] | None  # None where fewjoule did not write the file
 
 
 def write_model(
@@ -108,8 +109,13 @@ def read_model(
     which activation they were trained with: they are taken as ReLU nets.
     """
     path = Path(path)
-    header, card = read_header(path), read_card(path)
-    _check_kinds(path, header)
+    header = read_header(path)
+    card = header.card
+    if not header.shapes:
+        raise InputError(f"{path} holds no tensors; write it again with the model's weights.")
+    for name, kind in header.kinds.items():
+        if kind not in FLOATS:
+            raise InputError(f"{path}: tensor {name!r} must be floating point ({', '.join(FLOATS)}), got {kind}.")
     if layout is not None:
         check_layout(layout)
     if card is None:
@@ -127,33 +133,28 @@ def read_model(
     return ModelFile(model, jnp.asarray(vector), described, layout)
 
 
-def read_card(path: str | Path) -> dict[str, Any] | None:
-    """The model card of a file, or None where fewjoule did not write it."""
-    text = read_header(path).metadata.get(CARD_KEY)
-    if text is None:
-        return None
-    try:
-        card = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path}: its model card is not readable ({error}); write the file again.") from error
-    if not isinstance(card, dict):
-        raise InputError(f"{path}: its model card is not a table; write the file again.")
-    return card
-
-
 def read_header(path: str | Path) -> WeightsHeader:
-    """Names, shapes and metadata; refuses what is not safetensors before taking memory for it."""
+    """Names, shapes, metadata and model card; refuses what is not safetensors before taking memory for it."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path} does not exist or is not a file; check the name.")
     _check_start(path)
     with _opened(path) as file:
         slices = {name: file.get_slice(name) for name in sorted(file.keys())}
-        return WeightsHeader(
-            {name: tuple(s.get_shape()) for name, s in slices.items()},
-            {name: str(s.get_dtype()) for name, s in slices.items()},
-            dict(file.metadata() or {}),
-        )
+        shapes = {name: tuple(s.get_shape()) for name, s in slices.items()}
+        kinds = {name: str(s.get_dtype()) for name, s in slices.items()}
+        metadata = dict(file.metadata() or {})
+    return WeightsHeader(shapes, kinds, metadata, _read_card(path, metadata.get(CARD_KEY)))
+
+
+def _read_card(path: Path, text: str | None) -> dict[str, Any] | None:
+    try:
+        card = None if text is None else json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path}: its model card is not readable ({error}); write the file again.") from error
+    if text is not None and not isinstance(card, dict):
+        raise InputError(f"{path}: its model card is not a table; write the file again.")
+    return card
 
 
 def versions() -> dict[str, str]:
@@ -187,14 +188,6 @@ def _check_start(path: Path) -> None:
         raise InputError(
             f"{path} is truncated: its header needs {length + 8} bytes, the file has {size}; copy it again."
         )
-
-
-def _check_kinds(path: Path, header: WeightsHeader) -> None:
-    if not header.shapes:
-        raise InputError(f"{path} holds no tensors; write it again with the model's weights.")
-    for name, kind in header.kinds.items():
-        if kind not in FLOATS:
-            raise InputError(f"{path}: tensor {name!r} must be floating point ({', '.join(FLOATS)}), got {kind}.")
 
 
 def _carded_model(path: Path, card: Mapping[str, Any], model: Model | None, loss: str | None) -> Model:

@@ -7,7 +7,7 @@ FOLDER/
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +17,13 @@ import numpy as np
 from fewjoule.errors import InputError, unknown
 from fewjoule.randomness import agent_id
 from fewjoule.tasks.readers import PICKLES, SUFFIXES, Table, Values, read_table
-from fewjoule.tasks.samples import Agents, Samples, Tasks, make_agents, make_tasks, stack
+from fewjoule.tasks.samples import Agents, Pair, Samples, Tasks, make_agents, make_tasks, stack
 
 TASKS = ("regression", "classification")
-KINDS = {"f": "real numbers", "i": "whole numbers", "U": "text"}  # of targets, by their type
+KINDS = {"f": "real numbers", "i": "whole numbers", "O": "text"}  # of targets, by their type
 MOST_CLASSES = 1000
 """Whole numbers beyond this are taken for classes only when the user says so."""
+Rows = Values | slice
 TRAINED_ON = "the files that the model was trained on"
 
 
@@ -63,19 +64,18 @@ def read_agents(
         raise InputError(f"validation must be a share of at least 0 and below 1, got {validation}.")
     files, models = _list_folder(Path(folder), "agents")
     tables, format, why = read_tables(files, format or DataFormat())
-    train, held = [], []
-    for table in tables:
+
+    def choose(table: Table) -> tuple[Rows, Rows]:
         samples = len(table.train[0])
         count = max(1, round(validation * samples)) if validation else 0
-        if table.test is not None:
-            train.append(table.train)
-            held.append(table.test)
-            continue
         if count >= samples:
             raise InputError(f"{table.path} has {samples} samples, too few to hold out {validation:g} of them.")
-        order = _generator(seed, table.path).permutation(samples) if count else np.arange(samples)
-        train.append(_rows(table.train, order[count:]))
-        held.append(_rows(table.train, order[:count]))
+        if count == 0:
+            return slice(None), slice(0)
+        order = _generator(seed, table.path).permutation(samples)
+        return order[count:], order[:count]
+
+    train, held = _split(tables, choose)
     agents = make_agents(train, held, names=[path.stem for path in files])
     return AgentFiles(agents, tuple(files), tuple(models.get(path.stem) for path in files), format, why)
 
@@ -89,24 +89,22 @@ def read_tasks(source: str | Path, format: DataFormat, *, shots: int | None = No
     source = Path(source)
     files = [source] if source.is_file() else _list_folder(source, "tasks")[0]
     tables, format, _ = read_tables(files, format)
-    support, query = [], []
-    for table in tables:
+
+    def choose(table: Table) -> tuple[Rows, Rows]:
         path, y = table.path, table.train[1]
-        if table.test is not None:
-            support.append(table.train)
-            query.append(table.test)
-            continue
         if shots is None:
             raise InputError(f"{path} has no held-out samples (x_test, y_test); say how many to adapt on by --shots.")
         if shots < 1:
             raise InputError(f"shots must be at least 1, got {shots}.")
-        chosen = _choose(y, shots, _generator(seed, path))
+        order = _generator(seed, path).permutation(len(y))
+        groups = [order] if y.dtype.kind == "f" else [order[y[order] == label] for label in np.unique(y)]
+        chosen = np.sort(np.concatenate([group[:shots] for group in groups]))
         if len(chosen) == len(y):
             raise InputError(f"{path}: {shots} shots are all of its {len(y)} samples; lower --shots.")
-        support.append(_rows(table.train, chosen))
-        query.append(_rows(table.train, np.setdiff1d(np.arange(len(y)), chosen)))
+        return chosen, np.setdiff1d(np.arange(len(y)), chosen)
+
     names = tuple(path.stem for path in files)
-    return TaskFiles(make_tasks(support, query, names=names), names, tuple(files), format)
+    return TaskFiles(make_tasks(*_split(tables, choose), names=names), names, tuple(files), format)
 
 
 def read_task(path: str | Path, format: DataFormat) -> tuple[Samples, Samples | None]:
@@ -122,7 +120,7 @@ def read_inputs(path: str | Path, format: DataFormat) -> Values:
     table = read_table(path, target=format.target, needs_target=False)
     if format.columns:
         table = _reorder(table, format.columns, TRAINED_ON)
-    return table.train[0] / np.float32(format.divide_by)
+    return _scaled(table.train[0], format)
 
 
 def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table], DataFormat, str]:
@@ -150,10 +148,10 @@ def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table],
     task, why = _tell_task(tables, format.task)
     classes = format.classes
     if task == "classification" and classes is None and _kind(tables[0]) == "text":
-        classes = tuple(sorted({str(v) for t in tables for _, y in t.pairs for v in y}))
+        classes = tuple(sorted({str(v) for t in tables for _, y in t.pairs for v in y.ravel()}))
 
     def ready(path: Path, pair: tuple[Values, Values]) -> tuple[Values, Values]:
-        return pair[0] / np.float32(format.divide_by), _convert(path, pair[1], task, classes)
+        return _scaled(pair[0], format), _convert(path, pair[1], task, classes)
 
     done = [t._replace(train=ready(t.path, t.train), test=t.test and ready(t.path, t.test)) for t in tables]
     return done, format._replace(task=task, classes=classes, columns=columns), why
@@ -193,6 +191,10 @@ def _reorder(table: Table, columns: tuple[str, ...], where: str) -> Table:
     return Table(table.path, (x[:, [table.columns.index(name) for name in columns]], y), columns=columns)
 
 
+def _scaled(x: Values, format: DataFormat) -> Values:
+    return x if format.divide_by == 1 else x / np.float32(format.divide_by)
+
+
 def _kind(table: Table) -> str:
     return KINDS[table.train[1].dtype.kind]
 
@@ -225,9 +227,10 @@ def _convert(path: Path, y: Values, task: str, classes: tuple[str, ...] | None) 
         y = y[:, 0]
     if classes is not None:
         numbers = {name: i for i, name in enumerate(classes)}
-        if strange := [str(v) for v in y if str(v) not in numbers]:
-            raise InputError(f"{path}: unknown class {strange[0]!r}; the classes are {', '.join(classes)}.")
-        return np.asarray([numbers[str(v)] for v in y], np.int32)
+        try:
+            return np.fromiter((numbers[str(v)] for v in y), np.int32, len(y))
+        except KeyError as error:
+            raise InputError(f"{path}: unknown class {error}; the classes are {', '.join(classes)}.") from None
     if kind == "text":
         raise InputError(f"{path}: the model's classes are numbers, got {str(y[0])!r}; give the classes as numbers.")
     if kind == "real numbers" and not (y == np.round(y)).all():
@@ -244,17 +247,18 @@ def _convert(path: Path, y: Values, task: str, classes: tuple[str, ...] | None) 
     return y.astype(np.int32)
 
 
-def _choose(y: Values, shots: int, rng: np.random.Generator) -> Values:
-    order = rng.permutation(len(y))
-    if y.dtype.kind == "f":
-        return np.sort(order[:shots])
-    return np.sort(np.concatenate([order[y[order] == label][:shots] for label in np.unique(y)]))
-
-
 def _generator(seed: int, path: Path) -> np.random.Generator:
     """Of one file, by its name, so that the other files do not matter."""
     return np.random.default_rng([seed, agent_id(path.stem)])
 
 
-def _rows(pair: tuple[Values, Values], rows: Values) -> tuple[Values, Values]:
-    return pair[0][rows], pair[1][rows]
+def _split(tables: Sequence[Table], choose: Callable[[Table], tuple[Rows, Rows]]) -> tuple[list[Pair], list[Pair]]:
+    """Each file's samples and its held-out ones: its x_test, else the two sets of rows that `choose` gives."""
+    first: list[Pair] = []
+    held: list[Pair] = []
+    for table in tables:
+        x, y = table.train
+        parts = (table.train, table.test) if table.test else [(x[rows], y[rows]) for rows in choose(table)]
+        first.append(parts[0])
+        held.append(parts[1])
+    return first, held

@@ -2,27 +2,31 @@
 
     NAME.npz       arrays x [samples, ...] and y [samples] or [samples, outputs]; x_test and y_test are optional
     NAME.csv       a first line of column names; one or more columns are the target, all others the inputs
-    NAME.parquet   as CSV (extra `parquet`)
+    NAME.parquet   as CSV
 
-Pickled objects are never loaded.
+CSV and Parquet are read in blocks, and equal texts of a block are kept once. Pickled objects are never loaded.
 """
 
 import csv
-import re
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 
 from fewjoule.errors import InputError
-from fewjoule.tasks.samples import finite_floats
+from fewjoule.tasks.samples import check_pair
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
-_NPZ_NAMES = ("x", "y", "x_test", "y_test")
+BLOCK_BYTES = 2**24  # of a CSV file; no line may be longer
+CSV_TARGETS = (pa.int64(), pa.float64(), pa.dictionary(pa.int32(), pa.string()))
+"""Targets are whole numbers where all are, else real numbers where all are, else text."""
 Values = np.ndarray[Any, Any]
 
 
@@ -30,7 +34,7 @@ class Table(NamedTuple):
     """What one file holds. Targets are numbers or text; text and whole numbers can be classes."""
 
     path: Path
-    train: tuple[Values, Values]  # x [n, ...] float32; y [n] or [n, outputs], or [n, 0] where no target is needed
+    train: tuple[Values, Values]  # x [n, ...] float32; y [n] or [n, outputs], zeros where no target is needed
     test: tuple[Values, Values] | None = None  # the same of held-out samples, where the file has them
     columns: tuple[str, ...] = ()  # names of the inputs, where the file has them
 
@@ -48,42 +52,40 @@ def read_table(path: str | Path, *, target: str = "y", needs_target: bool = True
         raise InputError(f"{path} is a pickle, which is never loaded because it can run code; {_npz_cure(path)}")
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: samples are read from {', '.join(SUFFIXES)}, not {path.suffix or 'a bare name'!r}.")
+    columns: tuple[str, ...] = ()
     if path.suffix == ".npz":
-        table = _read_npz(path, needs_target)
+        arrays = _read_npz(path, needs_target)
     else:
-        columns = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
-        table = _from_columns(path, columns, [name.strip() for name in target.split(",")], needs_target)
-    inputs = table.train[0].shape[1:]
-    for suffix, (x, y) in zip(("", "_test"), table.pairs, strict=False):
-        if len(x) == 0:
-            raise InputError(f"{path} has no samples in x{suffix}; leave the file out or give it at least one.")
-        if len(x) != len(y):
-            raise InputError(f"{path}: x{suffix} and y{suffix} must have the same length, got {len(x)} and {len(y)}.")
-        if x.shape[1:] != inputs:
-            raise InputError(
-                f"{path}: x_test has inputs of shape {list(x.shape[1:])}, x of {list(inputs)}; make them equal."
-            )
-    return table
+        arrays, columns = _read_columns(path, [name.strip() for name in target.split(",")], needs_target)
+    if not needs_target:
+        arrays = {"x": arrays["x"], "y": np.zeros(arrays["x"].shape[:1])}
+    train, *test = [
+        check_pair(str(path), arrays["x" + suffix], arrays["y" + suffix], suffix, may_be_text=True)
+        for suffix in ("", "_test")
+        if "x" + suffix in arrays
+    ]
+    for x, _ in test:
+        if x.shape[1:] != train[0].shape[1:]:
+            shapes = f"{list(x.shape[1:])}, x of {list(train[0].shape[1:])}"
+            raise InputError(f"{path}: x_test has inputs of shape {shapes}; make them equal.")
+    return Table(path, train, test[0] if test else None, columns)
 
 
 def _npz_cure(path: Path) -> str:
     return f"write it with numpy.savez({path.stem + '.npz'!r}, x=..., y=...)."
 
 
-def _read_npz(path: Path, needs_target: bool) -> Table:
+def _read_npz(path: Path, needs_target: bool) -> dict[str, Values]:
     with path.open("rb") as file:
         start = file.read(2)
     if start[:1] == b"\x80":
         raise InputError(f"{path} is a pickle, which is never loaded because it can run code; {_npz_cure(path)}")
     if start != b"PK":
         raise InputError(f"{path} is not an npz file; {_npz_cure(path)}")
-    arrays = {}
     try:
         with np.load(path, allow_pickle=False) as file:
             names = list(file.files)
-            for name in names:
-                if name in _NPZ_NAMES:
-                    arrays[name] = file[name]
+            arrays = {name: file[name] for name in names if name in ("x", "y", "x_test", "y_test")}
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         if "pickle" in str(error):
             raise InputError(
@@ -93,140 +95,127 @@ def _read_npz(path: Path, needs_target: bool) -> Table:
         raise InputError(f"{path} is truncated or damaged ({error}); copy or write it again.") from error
     if "x" not in arrays:
         raise InputError(f"{path} has no array named x (it has {', '.join(names) or 'none'}); {_npz_cure(path)}")
-    if ("x_test" in arrays) != ("y_test" in arrays):
-        raise InputError(f"{path}: x_test and y_test go together, got only one of them; write both or none.")
-    x = _numbers(path, "x", arrays["x"])
     if needs_target and "y" not in arrays:
         raise InputError(f"{path} has no targets: an array named y is missing; {_npz_cure(path)}")
-    y = _target(path, "y", arrays["y"]) if "y" in arrays else _no_targets(x)
-    if "x_test" not in arrays:
-        return Table(path, (x, y))
-    test = _numbers(path, "x_test", arrays["x_test"]), _target(path, "y_test", arrays["y_test"])
-    return Table(path, (x, y), test)
+    if needs_target and ("x_test" in arrays) != ("y_test" in arrays):
+        raise InputError(f"{path}: x_test and y_test go together, got only one of them; write both or none.")
+    return arrays
 
 
-def _no_targets(x: Values) -> Values:
-    return np.zeros((len(x), 0), np.float32)
-
-
-def _numbers(path: Path, name: str, values: Values) -> Values:
-    """Inputs as float32 [n, ...]; refuses text, complex numbers, NaN and what float32 cannot hold."""
-    if values.dtype.kind not in "fiub":
-        raise InputError(f"{path}: {name} must be numbers, got {values.dtype}; turn them into numbers.")
-    if values.ndim == 0:
-        raise InputError(f"{path}: {name} must have one row per sample, got a single number.")
-    return finite_floats(str(path), name, values[:, None] if values.ndim == 1 else values)
-
-
-def _target(path: Path, name: str, values: Values) -> Values:
-    if values.ndim == 0:
-        raise InputError(f"{path}: {name} must have one row per sample, got a single value.")
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.dtype.kind == "f":
-        return _numbers(path, name, values)
-    if values.dtype.kind in "US":
-        return values.astype(str)
-    if values.dtype.kind in "iub":
-        return values.astype(np.int64)
-    raise InputError(f"{path}: {name} must be numbers or text, got {values.dtype}; turn it into one of these.")
-
-
-def _from_columns(path: Path, columns: dict[str, Values], targets: Sequence[str], needs_target: bool) -> Table:
-    missing = [name for name in targets if name not in columns]
-    if missing and needs_target:
-        known = ", ".join(list(columns)[:12]) + (", …" if len(columns) > 12 else "")
+def _read_columns(path: Path, targets: list[str], needs_target: bool) -> tuple[dict[str, Values], tuple[str, ...]]:
+    """Inputs x and targets y of a CSV or Parquet file, and the names of the inputs."""
+    is_csv = path.suffix == ".csv"
+    try:
+        header = _csv_header(path) if is_csv else pa.parquet.read_schema(path).names
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a readable Parquet file ({error}); write it again.") from error
+    if twice := sorted({name for name in header if header.count(name) > 1}):
+        raise InputError(f"{path}: the column {twice[0]!r} is there more than once; give every column its own name.")
+    if needs_target and (missing := [name for name in targets if name not in header]):
+        known = ", ".join(header[:12]) + (", …" if len(header) > 12 else "")
         raise InputError(f"{path} has no column {missing[0]!r} (it has {known}); name the target by --target.")
-    inputs = {name: column for name, column in columns.items() if name not in targets}
+    inputs = [name for name in header if name not in targets]
     if not inputs:
         raise InputError(f"{path} has no columns beside its target, so no inputs; add some.")
-    for name, column in inputs.items():
-        if column.dtype.kind not in "fiub":
-            value = next(v for v in column if not _is_number(v))
-            raise InputError(
-                f"{path}: column {name!r} must be numbers, got {str(value)!r}; drop it or turn it into numbers."
-            )
-    x = _numbers(path, "the inputs", np.stack([column.astype(np.float64) for column in inputs.values()], axis=1))
-    y = _no_targets(x)
-    if not missing:
-        y = _target(path, f"the target {targets[0]!r}", np.stack([columns[name] for name in targets], axis=1))
-    return Table(path, (x, y), columns=tuple(inputs))
+    targets = targets if needs_target else []
+    if not is_csv:
+        return _collect(path, pa.parquet.ParquetFile(path).iter_batches(), inputs, targets), tuple(inputs)
+    for kind in CSV_TARGETS:
+        try:
+            types = dict.fromkeys(inputs, pa.float64()) | dict.fromkeys(targets, kind)
+            return _collect(path, _csv_batches(path, header, types), inputs, targets), tuple(inputs)
+        except pa.ArrowException as error:
+            failed = error
+    raise _csv_complaint(path, header, set(inputs), failed) from failed
 
 
-def _is_number(text: Any) -> bool:
+def _collect(
+    path: Path, batches: Iterable[pa.RecordBatch], inputs: Sequence[str], targets: Sequence[str]
+) -> dict[str, Values]:
+    x, y = [np.zeros((0, len(inputs)), np.float32)], []
+    for batch in batches:
+        columns = {name: _values(path, name, batch.column(name)) for name in (*inputs, *targets)}
+        for name in inputs:
+            if columns[name].dtype.kind == "O":
+                raise _not_a_number(str(path), name, columns[name][0])
+        with np.errstate(over="ignore"):  # beyond float32 becomes infinity, which is refused later
+            x.append(np.stack([columns[name].astype(np.float64) for name in inputs], 1).astype(np.float32))
+        y.append(np.stack([columns[name] for name in targets], 1) if targets else np.zeros((len(batch), 0)))
+    return {"x": np.concatenate(x), "y": np.concatenate(y or x)}
+
+
+def _values(path: Path, name: str, column: pa.Array) -> Values:
+    """Numbers, or text as objects, of which equal ones are the same object."""
+    if column.null_count:
+        raise InputError(f"{path}: column {name!r} has {column.null_count} empty cells; fill them or drop the rows.")
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        words = np.asarray([word.strip() for word in column.dictionary.to_pylist()], object)
+        return words[column.indices.to_numpy(zero_copy_only=False)]
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return column.to_numpy(zero_copy_only=False)
+    raise InputError(f"{path}: column {name!r} must be numbers or text, got {column.type}; leave it out.")
+
+
+def _not_a_number(where: str, column: str, value: Any) -> InputError:
+    return InputError(f"{where}: column {column!r} must be numbers, got {value!r}; drop it or turn it into numbers.")
+
+
+def _csv_header(path: Path) -> list[str]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header = [name.strip() for name in next(csv.reader(file), [])]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _not_csv(path, error) from error
+    if not header:
+        raise InputError(f"{path} is empty; its first line must name the columns.")
+    return header
+
+
+def _csv_batches(path: Path, header: list[str], types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    batches = pa.csv.open_csv(
+        path,
+        pa.csv.ReadOptions(block_size=BLOCK_BYTES, column_names=header, skip_rows_after_names=1),
+        pa.csv.ParseOptions(newlines_in_values=True),
+        pa.csv.ConvertOptions(
+            column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=True
+        ),
+    )
+    for batch in batches:
+        if any(column.null_count for column in batch.columns):
+            raise pa.ArrowInvalid("a cell is empty")
+        yield batch
+
+
+def _csv_complaint(path: Path, header: list[str], inputs: set[str], failed: Exception) -> InputError:
+    """What is wrong with a file that pyarrow refused. It does not tell the line, so this slow pass looks for it."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            next(reader)
+            for row in filter(None, reader):
+                where = f"{path}, line {reader.line_num}"
+                if len(row) != len(header):
+                    named = f"{len(row)} cells, but the first line names {len(header)} columns"
+                    return InputError(f"{where}: {named}; repair that line.")
+                for name, cell in zip(header, row, strict=True):
+                    if cell == "":
+                        return InputError(f"{where}: column {name!r} is empty; fill it or drop the line.")
+                    if name in inputs and not _is_number(cell):
+                        return _not_a_number(where, name, cell)
+    except (UnicodeDecodeError, csv.Error) as error:
+        return _not_csv(path, error)
+    return _not_csv(path, failed)
+
+
+def _not_csv(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} is not a CSV file in UTF-8 ({error}); save it again as one.")
+
+
+def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
         return False
     return True
-
-
-def _read_csv(path: Path) -> dict[str, Values]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, [])]
-            rows = []
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise InputError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells, but the first line names {len(header)} "
-                        "columns; repair that line."
-                    )
-                if "" in row:
-                    column = header[row.index("")]
-                    raise InputError(
-                        f"{path}, line {reader.line_num}: column {column!r} is empty; fill it or drop the line."
-                    )
-                rows.append(row)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is not a CSV file in UTF-8 ({error}); save it again as one.") from error
-    if not header:
-        raise InputError(f"{path} is empty; its first line must name the columns.")
-    _check_header(path, header)
-    cells = np.array(rows, dtype=str).reshape(len(rows), len(header))
-    return {name: _typed(cells[:, i]) for i, name in enumerate(header)}
-
-
-def _check_header(path: Path, header: Sequence[str]) -> None:
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise InputError(f"{path}: the column {twice[0]!r} is there more than once; give every column its own name.")
-
-
-def _typed(cells: Values) -> Values:
-    """Text cells as whole numbers where all are, else as real numbers where all are, else as they came."""
-    if all(re.fullmatch(r"\s*[+-]?\d{1,18}\s*", cell) for cell in cells):
-        return cells.astype(np.int64)
-    try:
-        return cells.astype(np.float64)
-    except ValueError:
-        return np.char.strip(cells)
-
-
-def _read_parquet(path: Path) -> dict[str, Values]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(f"{path}: reading Parquet needs pyarrow; pip install 'fewjoule[parquet]'.") from error
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a readable Parquet file ({error}); write it again.") from error
-    _check_header(path, table.column_names)
-    columns = {}
-    for name in table.column_names:
-        column = table[name]
-        if column.null_count:
-            raise InputError(
-                f"{path}: column {name!r} has {column.null_count} empty cells; fill them or drop the rows."
-            )
-        values = column.to_pylist()
-        array = np.asarray(values) if values else np.zeros(0)
-        if array.ndim != 1 or array.dtype.kind == "O":
-            raise InputError(f"{path}: column {name!r} must be numbers or text, got {column.type}; leave it out.")
-        columns[name] = array
-    return columns

@@ -97,7 +97,6 @@ def stack(
     names: Sequence[str] | None = None,
     allowed: Sequence[Sequence[int]] | None = None,
     classes: int | None = None,
-    pad_to: int | None = None,
     what: str = "agent",
     may_be_empty: bool = False,
 ) -> Samples:
@@ -105,25 +104,26 @@ def stack(
 
     `allowed` gives each pair the set of classes that its softmax may choose, out of `classes`.
     """
-    labels = [str(n) for n in names] if names is not None else [f"{what} {i}" for i in range(len(pairs))]
     if not pairs:
         raise InputError(f"at least one {what} is needed, got none.")
+    labels = [f"{what} {i}" for i in range(len(pairs))] if names is None else [str(n) for n in names]
     called = labels if names is None else [f"{what} {n!r}" for n in labels]
-    checked = [_check(x, y, label, may_be_empty) for (x, y), label in zip(pairs, called, strict=True)]
-    shapes = {x.shape[1:] for x, _ in checked}
-    if len(shapes) > 1:
-        listed = ", ".join(f"{n}: {x.shape[1:]}" for n, (x, _) in zip(labels, checked, strict=True))
-        raise InputError(f"every {what} must have the same input shape, got {listed}.")
-    if len({(y.dtype.kind, y.shape[1:]) for _, y in checked}) > 1:
-        listed = ", ".join(f"{n}: {y.dtype}{list(y.shape[1:])}" for n, (_, y) in zip(labels, checked, strict=True))
-        raise InputError(f"every {what} must have the same kind of target, got {listed}.")
-    longest = max(len(x) for x, _ in checked)
-    size = longest if pad_to is None else pad_to
-    if size < longest:
-        raise InputError(f"pad_to must be at least {longest}, the longest {what}, got {size}.")
-    size = max(size, 1)
+    checked = []
+    for (x, y), label in zip(pairs, called, strict=True):
+        x, y = check_pair(label, x, y, may_be_empty=may_be_empty)
+        checked.append((x, _check_classes(label, y)))
+    for thing, described in (
+        ("input shape", [f"{x.shape[1:]}" for x, _ in checked]),
+        ("kind of target", [f"{y.dtype}{list(y.shape[1:])}" for _, y in checked]),
+    ):
+        if len(set(described)) > 1:
+            listed = ", ".join(f"{n}: {d}" for n, d in zip(labels, described, strict=True))
+            raise InputError(f"every {what} must have the same {thing}, got {listed}.")
+    size = max(1, *(len(x) for x, _ in checked))
 
     def padded(a: np.ndarray) -> np.ndarray:
+        if len(a) == size:
+            return a
         filler = a[:1] if len(a) else np.zeros((1, *a.shape[1:]), a.dtype)
         return np.concatenate([a, np.repeat(filler, size - len(a), 0)])
 
@@ -156,36 +156,45 @@ def _check_allowed(
     return rows
 
 
-def _check(x: Any, y: Any, label: str, may_be_empty: bool) -> tuple[np.ndarray, np.ndarray]:
+def check_pair(
+    label: str, x: Any, y: Any, suffix: str = "", *, may_be_text: bool = False, may_be_empty: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs [n, ...] as float32; targets [n, outputs] as float32, or whole numbers or text in the shape they came."""
+    both = f"x{suffix} and y{suffix}"
     try:
         x, y = np.asarray(x), np.asarray(y)
     except ValueError as error:
-        raise InputError(f"{label}: x and y must be arrays of one shape per sample; {error}.") from error
+        raise InputError(f"{label}: {both} must be arrays of one shape per sample; {error}.") from error
     if x.ndim == 0 or y.ndim == 0:
-        raise InputError(f"{label}: x and y must be lists of samples, got single values.")
-    if x.ndim == 1:
-        x = x[:, None]
-    if x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub":
-        raise InputError(f"{label}: x and y must be numbers, got {x.dtype} and {y.dtype}.")
+        raise InputError(f"{label}: {both} must be lists of samples, got single values.")
+    if x.dtype.kind not in "fiub" or y.dtype.kind not in ("fiubUSO" if may_be_text else "fiub"):
+        raise InputError(f"{label}: {both} must be numbers, got {x.dtype} and {y.dtype}; turn them into numbers.")
     if len(x) == 0 and not may_be_empty:
         raise InputError(f"{label} has no samples; leave it out or give it at least one.")
     if len(x) != len(y):
-        raise InputError(f"{label}: x and y must have the same length, got {len(x)} and {len(y)}.")
-    x = finite_floats(label, "x", x)
+        raise InputError(f"{label}: {both} must have the same length, got {len(x)} and {len(y)}.")
+    x = _finite_floats(label, "x" + suffix, x if x.ndim > 1 else x[:, None])
     if y.dtype.kind == "f":
-        return x, finite_floats(label, "y", y).reshape(len(y), math.prod(y.shape[1:]))
-    y = y.astype(np.int32)
+        return x, _finite_floats(label, "y" + suffix, y).reshape(len(y), math.prod(y.shape[1:]))
+    if y.dtype.kind in "iub":
+        return x, y.astype(np.int64)
+    return x, (y.astype(str) if y.dtype.kind == "S" else y).astype(object)
+
+
+def _check_classes(label: str, y: np.ndarray) -> np.ndarray:
+    if y.dtype.kind == "f":
+        return y
     if y.ndim != 1:
         raise InputError(f"{label}: class targets must have one axis, got shape {y.shape}.")
     if len(y) and y.min() < 0:
         raise InputError(f"{label}: class targets must be 0 or more, got {y.min()}.")
-    return x, y
+    return y.astype(np.int32)
 
 
-def finite_floats(label: str, name: str, values: np.ndarray) -> np.ndarray:
+def _finite_floats(label: str, name: str, values: np.ndarray) -> np.ndarray:
     """Numbers as float32; refuses NaN, infinity and what float32 cannot hold."""
     with np.errstate(over="ignore"):  # beyond float32 becomes infinity
-        values = values.astype(np.float32)
+        values = values.astype(np.float32, copy=False)
     bad = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
     if len(bad):
         raise InputError(
