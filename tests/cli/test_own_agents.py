@@ -82,7 +82,7 @@ def test_mnist_agents_from_files_to_a_graph(fewjoule: Command, tmp_path: Path) -
     assert "model mlp:784-8-8-10 (from low.safetensors)" in out
     assert "low.safetensors: pytorch layout, taken as a ReLU net" in out
     assert "high.npz 300 0 7, 8, 9 to be trained" in " ".join(out.split())
-    assert "aligned; barrier of the average" in out
+    assert "aligned; the average's loss on an agent's samples after 10 steps" in out
     assert "uplink" in out
     ledger = Ledger.from_csv(tmp_path / "energy.csv")
     # one upload of 6442 weights before the first round and one in each: 35.513 J on the paper's link

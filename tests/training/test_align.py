@@ -128,3 +128,42 @@ def test_aligned_strangers_over_many_seeds() -> None:
     naive, aligned, shared = errors_after_10_steps(range(12), max_steps=20_000)
     assert naive / aligned >= 10
     assert aligned / shared <= 1.3
+
+
+def strangers_of_random_phase(seed: int, max_steps: int) -> tuple[fewjoule.Agents, jnp.ndarray]:
+    """Ten agents with sinusoids of random amplitude and phase, each model from a start of its own."""
+    rng = np.random.default_rng(seed)
+    amplitudes, phases = rng.uniform(1, 10, 10), rng.uniform(0, np.pi, 10)
+    agents = fewjoule.sinusoid.agents(amplitudes.round(3).tolist(), phases=phases.round(3).tolist(), seed=seed)
+    local = fewjoule.train_locally(RANDOM_PHASE, agents, seed=seed, shared_start=False, max_steps=max_steps)
+    return agents, local.models
+
+
+RANDOM_PHASE = mlp([1, 40, 40, 1])
+
+
+def auto_is_right(seed: int, max_steps: int) -> bool:
+    """Whether `auto` takes the start that is better on new tasks after 10 and after 50 steps."""
+    agents, models = strangers_of_random_phase(seed, max_steps)
+    tasks = fewjoule.sinusoid.new_tasks(100, amplitude=(1, 10), phase=(0, np.pi), shots=10, seed=seed)
+    starts = jnp.stack([models.mean(0), align(RANDOM_PHASE, models, agents, mode="always").models.mean(0)])
+    judged = np.median(fewjoule.adapt(RANDOM_PHASE, starts, tasks, steps=[10, 50]).loss, axis=1)
+    chosen = align(RANDOM_PHASE, models, agents)
+    aligned_wins = judged[1] < judged[0]
+    return bool(chosen.applied == aligned_wins[0] == aligned_wins[1])
+
+
+def test_trial_26_auto_keeps_an_alignment_that_helps_after_fine_tuning() -> None:
+    """Where tasks differ much, aligning raises the barrier and still makes the better start: judge it as it is used."""
+    agents, models = strangers_of_random_phase(0, 1000)
+    found = align(RANDOM_PHASE, models, agents)
+    assert found.applied
+    assert found.adapted_after < found.adapted_before
+    never = align(RANDOM_PHASE, models, agents, mode="never")
+    assert not never.applied
+    assert never.adapted_before == never.adapted_after == found.adapted_before
+
+
+@pytest.mark.slow
+def test_trial_26_auto_is_right_in_nine_of_ten_seeds() -> None:
+    assert sum(auto_is_right(seed, 5000) for seed in range(10)) >= 9

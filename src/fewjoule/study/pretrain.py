@@ -48,7 +48,8 @@ def pretrain(prepared: Prepared, meter: Metering) -> Part:
     if own is not None:
         merged = any(m.start == "average" or m.needs_local for m in (entry.build() for entry in study.methods))
         mode = study.family.align if merged and len(agents) > 1 else "never"  # type: ignore[union-attr]
-        aligned = [align(model, jnp.asarray(m), own.files.agents, mode=mode) for m in models]
+        judged: dict[str, Any] = {"steps": study.evaluation.headline, "step": study.evaluation.step}
+        aligned = [align(model, jnp.asarray(m), own.files.agents, mode=mode, **judged) for m in models]
         models = np.stack([np.asarray(a.models) for a in aligned])
         facts["trained"] = [i in missing for i in range(len(agents))]
         facts["alignment"] = [{k: v for k, v in a._asdict().items() if k != "models"} for a in aligned]
@@ -62,12 +63,13 @@ def told(prepared: Prepared, local: Part) -> list[str]:
     if any(local.facts["trained"]):
         losses = zip(prepared.agents.names, local.arrays["loss"][0], strict=True)
         lines.append("local losses: " + ", ".join(f"{name} {loss:.4g}" for name, loss in losses))
-    aligned = local.facts["alignment"][0]
-    before, after = f"{aligned['barrier_before']:.4g}", f"{aligned['barrier_after']:.4g}"
+    aligned, steps = local.facts["alignment"][0], prepared.study.evaluation.headline
+    before, after = f"{aligned['adapted_before']:.4g}", f"{aligned['adapted_after']:.4g}"
+    what = f"the average's loss on an agent's samples after {steps} steps"
     if aligned["applied"]:
-        lines.append(f"aligned; barrier of the average {before} before, {after} after")
+        lines.append(f"aligned; {what}: {before} before, {after} after")
     elif before == after:
-        lines.append(f"not aligned; barrier of the average {before}")
+        lines.append(f"not aligned; {what}: {before}")
     else:
-        lines.append(f"not aligned: that does not lower the barrier of the average ({before}, aligned {after})")
+        lines.append(f"not aligned, which would not be a better start; {what}: {before}, aligned {after}")
     return lines

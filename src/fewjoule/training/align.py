@@ -20,7 +20,8 @@ from jax import Array
 
 from fewjoule.errors import InputError
 from fewjoule.models.model import Model
-from fewjoule.tasks.samples import Agents, Samples
+from fewjoule.tasks.samples import Agents, Samples, Tasks
+from fewjoule.training.adapt import adapt
 
 MAX_SWEEPS = 100
 MODES = ("auto", "always", "never")
@@ -36,13 +37,17 @@ class Axes(NamedTuple):
 class Alignment(NamedTuple):
     """Aligned models and how much that helped, as losses on the agents' own training samples (mean over agents).
 
-    A barrier is the loss of the average of the models less the mean loss of the models themselves.
+    A barrier is the loss of the average of the models less the mean loss of the models themselves. `adapted` is the
+    loss of the average after a few fine-tuning steps on an agent's samples: that is how a meta-model is used, and where
+    tasks differ much the barrier says little about it.
     """
 
     models: Array  # [agents, d], aligned where `applied`, else as they came
     applied: bool
     barrier_before: float
     barrier_after: float
+    adapted_before: float
+    adapted_after: float
 
 
 def permutable_axes(model: Model) -> list[Axes]:
@@ -102,20 +107,28 @@ def _mean_loss(model: Model, models: Array, samples: Samples) -> Array:
     return jax.vmap(model.loss, (0 if models.ndim == 2 else None, 0))(models, samples).mean()
 
 
-def align(model: Model, models: Array, agents: Agents, *, mode: str = "auto") -> Alignment:
-    """Align the agents' local models; `auto` keeps the result only where it lowers the barrier."""
+def align(
+    model: Model, models: Array, agents: Agents, *, mode: str = "auto", steps: int = 10, step: float = 0.01
+) -> Alignment:
+    """Align the agents' local models; `auto` keeps the result only where it makes the average a better start.
+
+    Better means a lower loss after `steps` fine-tuning steps of size `step` on each agent's samples.
+    """
     if mode not in MODES:
         raise InputError(f"align must be one of {', '.join(MODES)}, got {mode!r}.")
     models = jnp.asarray(models)
     if models.ndim != 2 or models.shape != (len(agents), model.size):
         raise InputError(f"models must have shape [{len(agents)}, {model.size}], got {list(models.shape)}.")
-    before = barrier(model, models, agents)
-    if mode == "never" or (mode == "auto" and not model.spec):
-        return Alignment(models, False, before, before)
-    aligned = align_models(model, models)
-    after = barrier(model, aligned, agents)
-    applied = mode == "always" or after < before
-    return Alignment(aligned if applied else models, applied, before, after)
+    knows_layers = mode == "always" or bool(model.spec)
+    aligned = align_models(model, models) if mode != "never" and knows_layers else models
+    before, after = barrier(model, models, agents), barrier(model, aligned, agents)
+    tasks = Tasks(agents.data.train, agents.data.train)
+    starts = jnp.stack([models.mean(0), aligned.mean(0)])
+    adapted = adapt(model, starts, tasks, steps=[steps], step=step).loss[..., 0].mean(-1)
+    # where fine-tuning overflows from both, the barrier is all there is to go by
+    better = adapted[1] < adapted[0] if np.isfinite(adapted).any() else after < before
+    applied = mode == "always" or bool(better)
+    return Alignment(aligned if applied else models, applied, before, after, *map(float, adapted))
 
 
 def _tensors(axes: Sequence[Axes], vector: Array | np.ndarray) -> list[np.ndarray]:
