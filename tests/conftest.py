@@ -2,11 +2,14 @@
 
 import os
 import sys
+import tempfile
 
 # Most of a test's time is compilation of a program that runs once; this halves it and changes no result beyond
 # rounding. It must be set before JAX starts. The slow tests run long enough to want the faster code.
 if "slow" not in sys.argv:
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+os.environ["FEWJOULE_CACHE"] = tempfile.mkdtemp(prefix="fewjoule-tests-")  # never the user's own
 
 import jax
 import jax.numpy as jnp

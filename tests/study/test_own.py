@@ -11,6 +11,7 @@ from fewjoule.models.weights import write_model
 from fewjoule.study.own import own_study as study_of
 from fewjoule.study.prepare import prepare
 from fewjoule.study.pretrain import pretrain
+from fewjoule.study.run import Told
 from fewjoule.study.settings import Study, make_study
 
 MODEL = mlp([1, 6, 1])
@@ -49,7 +50,7 @@ def test_given_models_are_kept_and_the_others_trained(tmp_path: Path) -> None:
     study = own_study(tmp_path, align="never")
     given = np.linspace(-1, 1, MODEL.size).astype(np.float32)
     write_model(tmp_path / "agents" / "a2.safetensors", MODEL, given)
-    part = pretrain(prepare(study), study.energy.metering())
+    part = pretrain(prepare(study), study.energy.metering(), Told(print))
     np.testing.assert_array_equal(part.arrays["models"][0, 1], given)
     assert np.isfinite(part.arrays["models"]).all()
     assert not (part.arrays["models"][0, 0] == part.arrays["models"][0, 2]).all()
@@ -61,7 +62,7 @@ def test_no_training_is_charged_where_every_agent_has_its_model(tmp_path: Path) 
     study = own_study(tmp_path)
     for a in (1, 2, 3):
         write_model(tmp_path / "agents" / f"a{a}.safetensors", MODEL, np.full(MODEL.size, 0.1 * a))
-    part = pretrain(prepare(study), study.energy.metering())
+    part = pretrain(prepare(study), study.energy.metering(), Told(print))
     assert part.facts["reading"] is None
     assert part.facts["flops"] == [[0, 0, 0]]
     assert part.facts["trained"] == [False] * 3
@@ -73,3 +74,22 @@ def test_a_study_of_the_wrong_loss_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds a regression task, but model.loss is cross_entropy; set mse"):
         prepare(wrong)
     assert prepare(study).study.model.loss == "mse"  # where it is left out, the data say it
+
+
+def test_trial_28_local_models_are_kept_for_the_next_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEWJOULE_CACHE", str(tmp_path / "cache"))
+    study, lines = own_study(tmp_path), []
+    first = pretrain(prepare(study), study.energy.metering(), Told(lines.append))
+    assert not any("as trained before" in line for line in lines)
+    other = study.model_copy(update={"methods": study.methods[1:]})  # other methods, the same local models
+    second = pretrain(prepare(other), study.energy.metering(), Told(lines.append))
+    assert any("as trained before" in line for line in lines)
+    np.testing.assert_array_equal(first.arrays["models"], second.arrays["models"])
+    assert first.facts["reading"] == second.facts["reading"]
+    lines.clear()
+    longer = study.model_copy(update={"local": study.local.model_copy(update={"max_steps": 11})})
+    pretrain(prepare(longer), study.energy.metering(), Told(lines.append))
+    x = np.linspace(-5, 5, 20)
+    np.savez(tmp_path / "agents" / "a1.npz", x=x, y=np.cos(x))  # other data
+    pretrain(prepare(study), study.energy.metering(), Told(lines.append))
+    assert not any("as trained before" in line for line in lines)

@@ -118,3 +118,17 @@ def test_agents_with_samples_per_seed(model):
     )
     np.testing.assert_allclose(local.models[1], single.models, rtol=1e-4, atol=1e-6)
     assert jnp.isfinite(local.models).all()
+
+
+def test_trial_28_training_tells_how_far_it_is_and_hears_ctrl_c(model, agents):
+    shares = []
+    fj.train_locally(model, agents, max_steps=2000, check_every=100, gradient_tolerance=0, told=shares.append)
+    assert len(shares) > 2
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+    def stop(share):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # at the first sign of progress, far from the end
+        fj.train_locally(model, agents, max_steps=10_000_000, check_every=100, gradient_tolerance=0, told=stop)

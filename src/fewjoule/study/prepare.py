@@ -1,7 +1,7 @@
 """A study with its data: everything that can be wrong with files is found here, before any work begins."""
 
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -48,9 +48,13 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
 
 def digest(prepared: Prepared) -> str:
     """What stands for the settings and all data of a run: another digest, other numbers."""
-    total = hashlib.sha256(prepared.study.model_dump_json().encode())
     own = () if prepared.own is None else tuple(prepared.own.vectors.values())
-    for leaf in jax.tree.leaves((prepared.agents.data, prepared.tasks, own)):
+    return digest_of(prepared.study.model_dump_json(), (prepared.agents.data, prepared.tasks, own))
+
+
+def digest_of(text: str, arrays: Any) -> str:
+    total = hashlib.sha256(text.encode())
+    for leaf in jax.tree.leaves(arrays):
         total.update(np.ascontiguousarray(leaf).tobytes())
     return total.hexdigest()
 

@@ -1,22 +1,34 @@
 """The first stage of a run: the local models, given or trained here, and aligned where the agents never met."""
 
 import warnings
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fewjoule._version import __version__
 from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning, InputError
+from fewjoule.files import cache_dir
 from fewjoule.simulate.work import training_flops
-from fewjoule.study.parts import Part
-from fewjoule.study.prepare import Prepared
+from fewjoule.study.parts import Part, Parts
+from fewjoule.study.prepare import Prepared, digest_of
+from fewjoule.tasks.samples import Agents
 from fewjoule.training.align import align
 from fewjoule.training.local import LocalModels, train_locally
 
 
-def pretrain(prepared: Prepared, meter: Metering) -> Part:
+class Progress(Protocol):
+    """Where a run tells how far it is."""
+
+    def line(self, text: str) -> None: ...
+    def stage(self, name: str, work: float) -> None: ...
+    def advance(self, work: float) -> None: ...
+    def finish(self) -> None: ...
+
+
+def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
     """The local models for every seed: those that agents have, those trained here, aligned where they never met."""
     study, model, agents, own = prepared.study, prepared.model, prepared.agents, prepared.own
     given = {} if own is None else own.vectors
@@ -29,22 +41,11 @@ def pretrain(prepared: Prepared, meter: Metering) -> Part:
     if missing:
         rest = agents if not given else agents.select(missing)
 
-        def train(around: Around) -> LocalModels:
-            return train_locally(model, rest, seed=list(study.seeds), **study.local.model_dump(), around=around)
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DivergedWarning)  # said below, with the agent and the cure
-            local, reading = meter.read(train, None)
-        gone = (local.stopped_by == "diverged") | ~np.isfinite(local.models).all(-1)
-        if gone.any():
-            first = missing[int(np.argwhere(gone)[0, 1])]
-            who = f"agent {agents.names[first]!r}" if own is None else own.files.files[first]
-            raise InputError(
-                f"{who}: local training diverged at step {study.local.step:g}; lower --local-step (local.step)."
-            )
-        models[:, missing] = local.models
-        nothing[:, missing] = training_flops(model, rest, np.asarray(local.steps), **study.local.work())
-        facts = {"reading": meter.of_flops(reading, int(nothing.sum())), "flops": nothing.tolist()}
+        local = _trained(prepared, rest, missing, meter, progress)
+        models[:, missing] = local.arrays["models"]
+        nothing[:, missing] = training_flops(model, rest, local.arrays["steps"], **study.local.work())
+        reading = meter.of_flops(local.facts["reading"], int(nothing.sum()))
+        facts = {"reading": reading, "flops": nothing.tolist()}
     if own is not None:
         merged = any(m.start == "average" or m.needs_local for m in (entry.build() for entry in study.methods))
         mode = study.family.align if merged and len(agents) > 1 else "never"  # type: ignore[union-attr]
@@ -57,7 +58,45 @@ def pretrain(prepared: Prepared, meter: Metering) -> Part:
     return Part({"models": models, "loss": np.asarray(losses)}, facts)
 
 
-def told(prepared: Prepared, local: Part) -> list[str]:
+def _trained(prepared: Prepared, rest: Agents, missing: list[int], meter: Metering, progress: Progress) -> Part:
+    """Train the agents without a model. Own agents' models are kept for other runs with the same data and settings."""
+    study, own = prepared.study, prepared.own
+    known = (__version__, prepared.model.spec, study.model.init, study.local, study.seeds, rest.names, meter.describe())
+    name, kept = digest_of(repr(known), rest.data.train), None
+    if own is not None:
+        (cache_dir() / "local").mkdir(parents=True, exist_ok=True)
+        kept = Parts(cache_dir() / "local")
+        if name in kept:
+            progress.line("local models: as trained before, with the same data and settings, and with their energy")
+            return kept.load(name)
+    done = 0.0
+
+    def told(share: float) -> None:
+        nonlocal done
+        progress.advance(max(0.0, share - done))
+        done = max(done, share)
+
+    def train(around: Around) -> LocalModels:
+        settings = study.local.model_dump()
+        return train_locally(prepared.model, rest, seed=list(study.seeds), **settings, around=around, told=told)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergedWarning)  # said below, with the agent and the cure
+        local, reading = meter.read(train, None)
+    gone = (local.stopped_by == "diverged") | ~np.isfinite(local.models).all(-1)
+    if gone.any():
+        first = missing[int(np.argwhere(gone)[0, 1])]
+        who = f"agent {prepared.agents.names[first]!r}" if own is None else own.files.files[first]
+        raise InputError(
+            f"{who}: local training diverged at step {study.local.step:g}; lower --local-step (local.step)."
+        )
+    part = Part({"models": np.asarray(local.models), "steps": np.asarray(local.steps)}, {"reading": reading})
+    if kept is not None:
+        kept.save(name, part)
+    return part
+
+
+def lines_on(prepared: Prepared, local: Part) -> list[str]:
     """What to say of own agents' local models."""
     lines = []
     if any(local.facts["trained"]):

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +26,7 @@ from fewjoule.study.families import Evaluation
 from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
 from fewjoule.study.prepare import Prepared, digest, prepare, uses_local
-from fewjoule.study.pretrain import pretrain, told
+from fewjoule.study.pretrain import Progress, lines_on, pretrain
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Tasks
@@ -34,15 +34,6 @@ from fewjoule.training.adapt import FineTuning, adapt
 
 DRAWN = ("meta_backward", "maml", "imaml")
 """Methods whose agents' trajectories are drawn; the first of each in a study."""
-
-
-class Progress(Protocol):
-    """Where a run tells how far it is."""
-
-    def line(self, text: str) -> None: ...
-    def stage(self, name: str, work: float) -> None: ...
-    def advance(self, work: float) -> None: ...
-    def finish(self) -> None: ...
 
 
 def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Finished, Ledger]:
@@ -66,10 +57,9 @@ def _run_locked(prepared: Prepared, folder: Path, progress: Progress) -> tuple[F
         progress.line("no local models are needed: every method starts at random here")
     elif PRETRAINING not in parts:
         progress.stage("local training", 1)
-        parts.save(PRETRAINING, pretrain(prepared, meter))
-        progress.advance(1)
+        parts.save(PRETRAINING, pretrain(prepared, meter, progress))
     local = parts.load(PRETRAINING) if PRETRAINING in parts else None
-    for line in told(prepared, local) if local is not None and prepared.own is not None else ():
+    for line in lines_on(prepared, local) if local is not None and prepared.own is not None else ():
         progress.line(line)
 
     _run_methods(prepared, local, meter, parts, progress)

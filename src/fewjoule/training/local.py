@@ -4,8 +4,9 @@ From agents and a model to one flat vector per agent, with a record of how far t
 """
 
 import math
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,12 +20,14 @@ from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError, count_or_none, not_negative, positive, positive_int
 from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_ids, key_for, seeds_of
-from fewjoule.tasks.samples import AgentData, Agents, Samples
+from fewjoule.tasks.samples import Agents, Samples
 from fewjoule.training.curvature import largest_eigenvalue
 from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.program import Program
 
+LONGEST_CALL_SECONDS = 0.5
+"""A longer call would keep Ctrl-C waiting."""
 STOPPED_BY = ("limit", "gradient", "plateau", "diverged")
 
 
@@ -65,6 +68,7 @@ def train_locally(
     check_every: int = 500,
     shared_start: bool = True,
     around: Around | None = None,
+    told: Callable[[float], None] = lambda share: None,
 ) -> LocalModels:
     """Train each agent's model on its own samples by mini-batch descent.
 
@@ -73,7 +77,8 @@ def train_locally(
     steps. The first two are looked at every `check_every` steps (a few less, where that divides `max_steps` more
     evenly). An agent whose loss overflows stops as "diverged", with a warning. `shared_start` False gives every agent
     a random start of its own, as where the agents never met. A sequence of seeds gives results a leading axis.
-    `around` is where a meter goes: it is handed the execution of the compiled program.
+    `around` is where a meter goes: it is handed the execution of the compiled program. `told` is handed the share of
+    the training that is done, about every half second.
     """
     check_fit(model, agents)
     positive("step", step)
@@ -87,9 +92,29 @@ def train_locally(
     chunk = math.ceil(max_steps / math.ceil(max_steps / check_every))
     rules = _Rules(optimiser, step, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
     make_optimiser(optimiser, step)
-    static = (model, rules, shared_start, agents.seeds is not None)
-    out = Program(_train, static, (agents.data, agent_ids(agents.names), seeds)).run(around)
-    stopped = np.asarray(STOPPED_BY)[np.asarray(out.pop("rule"))]
+    per_seed, samples, ids = agents.seeds is not None, agents.data.train, agent_ids(agents.names)
+    start, keys, training = _begin(model, rules, shared_start, ids, seeds)
+    zero = jnp.zeros((), jnp.int32)
+    advance = Program(_advance, (model, rules, per_seed), (samples, keys, zero, zero + 1, training))
+    if around is not None:
+        advance.compile()
+
+    def train() -> _Training:
+        chunk, p, most = zero, training, 1
+        while not bool(p.done.all()):
+            began = time.perf_counter()
+            chunk, p = jax.block_until_ready(advance(samples, keys, chunk, zero + most, p))  # type: ignore[no-untyped-call]
+            most = max(1, most * 2 if time.perf_counter() - began < LONGEST_CALL_SECONDS / 2 else most // 2)
+            told(float(jnp.where(p.done, 1.0, p.steps / max_steps).mean()))
+        return p
+
+    p = train() if around is None else around(train)
+    sharp = _sharpness(model, per_seed, p.model, samples, keys)
+    out = {
+        "models": p.model, "start": start, "loss": p.loss, "gradient_norm": p.gradient_norm, "steps": p.steps,
+        "sharpness": sharp,
+    }  # fmt: skip
+    stopped = np.asarray(STOPPED_BY)[np.asarray(p.rule)]
     _warn(agents, seeds, stopped)
     if np.ndim(seed) == 0:
         out, stopped = jax.tree.map(lambda a: a[0], out), stopped[0]
@@ -140,23 +165,35 @@ class _Training(NamedTuple):
     done: Array
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _train(
-    model: Model, rules: _Rules, shared: bool, per_seed: bool, data: AgentData, ids: Array, seeds: Array
-) -> dict[str, Array]:
-    chosen = make_optimiser(rules.optimiser, rules.step)
-    roots = jax.vmap(lambda s: key_for(s, "local"))(seeds)
-    starts = jax.vmap(lambda s: key_for(s, "start"))(seeds)
+# Three programs, so that a long training comes up for air: it can tell how far it is, and Ctrl-C is heard.
 
-    def keys(roots: Array) -> Array:
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _begin(model: Model, rules: _Rules, shared: bool, ids: Array, seeds: Array) -> tuple[Array, Array, _Training]:
+    """The start, every agent's key [seeds, agents], and the training before its first step."""
+    chosen = make_optimiser(rules.optimiser, rules.step)
+
+    def keys(purpose: str) -> Array:
+        roots = jax.vmap(lambda s: key_for(s, purpose))(seeds)
         return jax.vmap(lambda root: jax.vmap(lambda i: jax.random.fold_in(root, i))(ids))(roots)
 
     if shared:
-        start = jax.vmap(model.init)(starts)
+        start = jax.vmap(lambda s: model.init(key_for(s, "start")))(seeds)
         first = jnp.repeat(start[:, None], len(ids), 1)
     else:
-        start = first = jax.vmap(jax.vmap(model.init))(keys(starts))
-    agent_keys = keys(roots)
+        start = first = jax.vmap(jax.vmap(model.init))(keys("start"))
+    zeros = jnp.zeros(first.shape[:2])
+    whole = zeros.astype(jnp.int32)
+    memory = jax.vmap(jax.vmap(chosen.init))(first)
+    return start, keys("local"), _Training(first, memory, whole, zeros + jnp.inf, whole, zeros, zeros, whole, zeros > 0)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _advance(
+    model: Model, rules: _Rules, per_seed: bool, samples: Samples, keys: Array, chunk: Array, most: Array, p: _Training
+) -> tuple[Array, _Training]:
+    """Go on from chunk number `chunk`, for at most `most` chunks or until every agent is done."""
+    chosen = make_optimiser(rules.optimiser, rules.step)
 
     def check(p: _Training, samples: Samples) -> _Training:
         loss, gradient = jax.value_and_grad(model.loss)(p.model, samples)
@@ -180,25 +217,21 @@ def _train(
         after = check(p._replace(model=reached.vector, memory=reached.memory, steps=steps), samples)
         return jax.tree.map(lambda old, new: jnp.where(p.done, old, new), p, after)
 
-    over_agents = jax.vmap(advance, (0, 0, 0, None))
-    over_seeds = jax.vmap(over_agents, (0, 0 if per_seed else None, 0, None))
-    zeros = jnp.zeros(first.shape[:2])
-    whole = zeros.astype(jnp.int32)
-    memory = jax.vmap(jax.vmap(chosen.init))(first)
-    progress = _Training(first, memory, whole, zeros + jnp.inf, whole, zeros, zeros, whole, zeros > 0)
+    over_seeds = jax.vmap(jax.vmap(advance, (0, 0, 0, None)), (0, 0 if per_seed else None, 0, None))
 
     def go(carry: tuple[Array, _Training]) -> tuple[Array, _Training]:
         chunk, p = carry
-        return chunk + 1, over_seeds(p, data.train, agent_keys, chunk)
+        return chunk + 1, over_seeds(p, samples, keys, chunk)
 
-    _, p = jax.lax.while_loop(lambda c: ~c[1].done.all(), go, (jnp.zeros((), jnp.int32), progress))
+    last = chunk + most
+    return jax.lax.while_loop(lambda c: ~c[1].done.all() & (c[0] < last), go, (chunk, p))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _sharpness(model: Model, per_seed: bool, models: Array, samples: Samples, keys: Array) -> Array:
+    """The largest curvature of every agent's loss at its model."""
 
     def sharpness(vector: Array, samples: Samples, key: Array) -> Array:
         return largest_eigenvalue(lambda v: model.loss(v, samples), vector, key)
 
-    per_agent = jax.vmap(sharpness)
-    sharp = jax.vmap(per_agent, (0, 0 if per_seed else None, 0))(p.model, data.train, agent_keys)
-    return {
-        "models": p.model, "start": start, "loss": p.loss, "gradient_norm": p.gradient_norm, "steps": p.steps,
-        "sharpness": sharp, "rule": p.rule,
-    }  # fmt: skip
+    return jax.vmap(jax.vmap(sharpness), (0, 0 if per_seed else None, 0))(models, samples, keys)

@@ -26,6 +26,10 @@ class Program:
             lowered = self._jitted.lower(*self._static, *self._arrays)
             self._compiled = lowered.compile(compiler_options=COMPILER_OPTIONS)
 
+    def __call__(self, *arrays: Any) -> Any:
+        """Run it on other arrays of the same shapes."""
+        return self._jitted(*self._static, *arrays) if self._compiled is None else self._compiled(*arrays)
+
     def run(self, around: Around | None = None) -> Any:
         """Run once; with `around`, compile first and hand it the execution."""
         if around is None and self._compiled is None:
