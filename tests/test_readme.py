@@ -26,7 +26,10 @@ def test_the_snippets_run(capsys):
     assert blocks("python")
     for snippet in blocks("python"):
         exec(compile(snippet, "README.md", "exec"), {})
-    assert "10:" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "10:" in said
+    assert "uplink" in said  # the line that prints joules
+    assert "analytic" in said
 
 
 def test_the_extras_named_exist():
@@ -63,3 +66,31 @@ def test_the_commands_run(command, tmp_path):
     if command.startswith("fewjoule run"):
         (folder,) = (tmp_path / "runs").iterdir()
         assert (folder / "report.html").stat().st_size > 100_000
+
+
+def drawn(metric):
+    """Energy and quality of the labelled points of one panel of the README's picture."""
+    text = (ROOT / "docs/quality.svg").read_text("utf-8")
+    found = re.findall(rf"arithmetic: ([\d.]+); {metric} after 10 steps: ([\d.]+); [^\"]*label: ([^\"]+)\"", text)
+    return {label: (float(joules), float(quality)) for joules, quality, label in found}
+
+
+def test_trial_9_the_words_say_what_the_picture_shows():
+    said = " ".join(README.split())
+    sinusoid, mnist = drawn("median loss"), drawn("mean accuracy")
+    ratio, gain = float.__truediv__, float.__sub__
+    paper = "Meta-Backward, the paper's"
+    for text, panel, name, of in (
+        (
+            r"has ([\d.]+) of Meta-Backward's loss at (\d+) times less energy",
+            sinusoid,
+            "lean, match",
+            float.__truediv__,
+        ),
+        (r"and ([\d.]+) of it at (\d+) times less", sinusoid, "lean, better", ratio),
+        (r"has ([\d.]+) more accuracy at (\d+) times less energy", mnist, "lean, match", gain),
+        (r"and ([\d.]+) more at (\d+) times less", mnist, "lean, better", gain),
+    ):
+        quality, times = re.search(text, said).groups()
+        assert float(quality) == pytest.approx(of(panel[name][1], panel[paper][1]), abs=0.006)
+        assert float(times) == pytest.approx(panel[paper][0] / panel[name][0], rel=0.01)
