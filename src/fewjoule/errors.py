@@ -31,7 +31,10 @@ class DivergedWarning(UserWarning):
 def unknown(thing: str, value: Any, known: Iterable[str]) -> InputError:
     """An `InputError` for a name that is not one of `known`, with the nearest right one."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    renamed = str(value)[:100].removesuffix("step") + "learning_rate"  # settings that were called step in 0.1
+    if renamed in names and str(value).endswith("step"):
+        return InputError(f"unknown {thing} {value!r}; it is called {renamed!r} now.")
+    near = difflib.get_close_matches(str(value)[:100], names, n=1, cutoff=0.5)
     cure = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}."
     return InputError(f"unknown {thing} {value!r}; {cure}")
 
