@@ -35,14 +35,10 @@ class SinusoidFamily(Table):
     new_phase: Range = (0.0, 0.0)
 
     def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
-        agents = sinusoid.agents(
-            self.amplitudes, phases=self.phases, samples=self.samples, validation=self.validation,
-            x_range=self.x_range, noise=self.noise, seed=seeds,
-        )  # fmt: skip
+        agents = sinusoid.agents(**self.model_dump(exclude={"kind", "new_amplitude", "new_phase"}), seed=seeds)
         tasks = sinusoid.new_tasks(
-            evaluation.tasks, amplitude=self.new_amplitude, phase=self.new_phase, shots=evaluation.shots,
-            queries=evaluation.queries, x_range=self.x_range, seed=TASK_SEED,
-        )  # fmt: skip
+            **evaluation.drawing(), amplitude=self.new_amplitude, phase=self.new_phase, x_range=self.x_range
+        )
         return agents, tasks, "sinusoids drawn from the seeds"
 
 
@@ -61,14 +57,10 @@ class MnistFamily(Table):
 
     def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
         images = mnist.load(self.folder, download=self.source == "download")
-        agents = mnist.agents(
-            images, self.digits, samples=self.samples, validation=self.validation,
-            only_own_digits=self.only_own_digits, seed=seeds,
-        )  # fmt: skip
+        agents = mnist.agents(images, **self.model_dump(exclude={"kind", "ways", "source", "folder"}), seed=seeds)
         tasks = mnist.new_tasks(
-            evaluation.tasks, images, ways=self.ways, shots=evaluation.shots, queries=evaluation.queries,
-            only_own_digits=self.only_own_digits, seed=TASK_SEED,
-        )  # fmt: skip
+            **evaluation.drawing(), images=images, ways=self.ways, only_own_digits=self.only_own_digits
+        )
         return agents, tasks, images.source
 
 
@@ -118,6 +110,10 @@ class Evaluation(Table):
     step: Positive = 0.01
     optimiser: str = "sgd"
     statistic: Literal["median", "mean"] = "median"
+
+    def drawing(self) -> dict[str, Any]:
+        """The arguments of `new_tasks`."""
+        return {"count": self.tasks, "shots": self.shots, "queries": self.queries, "seed": TASK_SEED}
 
     def adapting(self) -> dict[str, Any]:
         """The arguments of `adapt`."""

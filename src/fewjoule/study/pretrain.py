@@ -43,7 +43,8 @@ def pretrain(prepared: Prepared, meter: Metering) -> Part:
                 f"{who}: local training diverged at step {study.local.step:g}; lower --local-step (local.step)."
             )
         models[:, missing] = local.models
-        nothing[:, missing] = training_flops(model, rest, np.asarray(local.steps), **study.local.work())
+        by = study.local
+        nothing[:, missing] = training_flops(model, rest, local.steps, name=by.optimiser, step=by.step, batch=by.batch)
         facts = {"reading": meter.of_flops(reading, int(nothing.sum())), "flops": nothing.tolist()}
     if own is not None:
         merged = any(m.start == "average" or m.needs_local for m in (entry.build() for entry in study.methods))

@@ -20,6 +20,7 @@ from fewjoule.energy.metering import Metering
 from fewjoule.errors import DivergedWarning
 from fewjoule.files import locked, sweep
 from fewjoule.models.model import Model
+from fewjoule.report import write_report
 from fewjoule.simulate.simulate import Simulation
 from fewjoule.simulate.work import adaptation_flops, method_flops
 from fewjoule.study.families import Evaluation
@@ -85,8 +86,6 @@ def _run_locked(prepared: Prepared, folder: Path, progress: Progress) -> tuple[F
     progress.advance(1)
     if prepared.tasks is not None:
         progress.stage("report", 1)
-        from fewjoule.report import write_report
-
         write_report(folder)
         progress.advance(1)
     progress.finish()
