@@ -65,12 +65,7 @@ class Simulation:
         arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
         self._program = Program(_program, static, arrays)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
-        self._known: dict[str, Any] = {
-            "model": model,
-            "agents": agents.names,
-            "seeds": self._seeds,
-            "data": data_of(agents),
-        }
+        self._result = partial(Run, method, model, agents.names, self._seeds, data=data_of(agents))
         self._diverged_at = diverged_at
 
     def compile(self) -> None:
@@ -89,7 +84,7 @@ class Simulation:
         out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
         if self._single:
             out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
-        return Run(self.method, **self._known, diverged=diverged, **out)
+        return self._result(diverged=diverged, **out)
 
 
 def _checked_presence(

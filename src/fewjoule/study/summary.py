@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import stdtrit
 
 from fewjoule.energy import Ledger, ShannonLink, link
 from fewjoule.models.model import Model
@@ -91,6 +90,8 @@ def interval(per_seed: Array, *, ratio: bool = False) -> tuple[float | None, flo
     """
     if len(per_seed) < LEAST_SEEDS or not np.isfinite(per_seed).all() or (ratio and per_seed.min() <= 0):
         return None, None
+    from scipy.special import stdtrit  # the quantile of Student's distribution; slow to import
+
     values = np.log(per_seed) if ratio else per_seed
     half = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / math.sqrt(len(values))
     low, high = float(values.mean() - half), float(values.mean() + half)
