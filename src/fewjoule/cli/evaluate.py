@@ -8,8 +8,9 @@ import numpy as np
 import typer
 
 from fewjoule.cli import options
-from fewjoule.cli.screen import say, short, stage, table
+from fewjoule.cli.screen import say, stage, table
 from fewjoule.files import write_csv
+from fewjoule.study.outputs import as_text
 from fewjoule.tasks.files import read_tasks
 from fewjoule.training.adapt import adapt
 
@@ -46,11 +47,8 @@ def evaluate(
     for line in cdf_text(values[:, -1], f"{metric} after {wanted[-1]} steps"):
         say(line)
     if output is not None:
-        rows = [
-            (name, s, short(result.loss[t, i]), short(result.accuracy[t, i]))
-            for t, name in enumerate(names)
-            for i, s in enumerate(wanted)
-        ]
+        losses, accuracies = as_text(result.loss), as_text(result.accuracy)
+        rows = [(name, s, losses[t, i], accuracies[t, i]) for t, name in enumerate(names) for i, s in enumerate(wanted)]
         write_csv(output, ("task", "steps", "loss", "accuracy"), rows, force=force)
         say(f"every task: {output}")
     if cdf is not None:
@@ -68,7 +66,8 @@ def cdf_rows(steps: Sequence[int], values: Any) -> Iterator[tuple[int, str, str]
     """The empirical distribution: the share of tasks whose value is at most this one."""
     for i, s in enumerate(steps):
         points, counts = np.unique(values[:, i], return_counts=True)
-        yield from ((s, short(p), short(c)) for p, c in zip(points, counts.cumsum() / len(values), strict=True))
+        shares = counts.cumsum() / len(values)
+        yield from ((s, point, share) for point, share in zip(as_text(points), as_text(shares), strict=True))
 
 
 def cdf_text(values: Any, what: str, width: int = 50) -> list[str]:

@@ -11,9 +11,10 @@ import numpy as np
 import typer
 
 from fewjoule.cli import options
-from fewjoule.cli.screen import say, short
+from fewjoule.cli.screen import say
 from fewjoule.errors import InputError
 from fewjoule.files import write_csv
+from fewjoule.study.outputs import as_text
 from fewjoule.tasks.files import read_inputs
 
 CHUNK = 4096
@@ -55,9 +56,9 @@ def predictions(model: Any, vector: Any, x: Any, form: Any, file: Path) -> tuple
         names = [name.strip() for name in form.target.split(",")]
         if len(names) != outputs.shape[1]:
             names = [f"{form.target}_{i}" for i in range(outputs.shape[1])]
-        return names, [[short(v) for v in row] for row in outputs]
+        return names, as_text(outputs).tolist()
     classes = list(form.classes or map(str, range(outputs.shape[1])))
     classes += [str(i) for i in range(len(classes), outputs.shape[1])]
     chances = np.asarray(jax.nn.softmax(outputs, axis=-1))
     header = ["class", *(f"p_{name}" for name in classes)]
-    return header, [[classes[int(row.argmax())], *(short(v) for v in row)] for row in chances]
+    return header, [[classes[i], *row] for i, row in zip(chances.argmax(-1), as_text(chances).tolist(), strict=True)]

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -60,11 +59,6 @@ def stage(text: str) -> Iterator[None]:
         typer.echo(f"{text} ...", err=True)
         yield
     typer.echo(f"{text}: {time.perf_counter() - began:.1f} s", err=True)
-
-
-def short(value: Any) -> str:
-    """The shortest text that reads back as the same float32; nothing for NaN."""
-    return "" if np.isnan(value) else str(np.float32(value))
 
 
 def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:

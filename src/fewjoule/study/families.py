@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fewjoule.tasks import files, mnist, sinusoid
-from fewjoule.tasks.samples import Agents, Tasks, for_seeds
+from fewjoule.tasks import mnist, sinusoid
+from fewjoule.tasks.samples import Agents, Tasks
 
 TASK_SEED = 1_000_003  # new tasks are the same for every seed and method of a study
 
@@ -80,23 +80,6 @@ class FilesFamily(Table):
     validation: Annotated[float, Field(ge=0, lt=1)] | None = None
     align: Literal["auto", "always", "never"] = "auto"
     layout: Literal["fewjoule", "pytorch", "flax"] | None = None
-
-    def read(self, seed: int, needs_validation: bool) -> files.AgentFiles:
-        """The agents' files, with the held-out share settled."""
-        share = self.validation if self.validation is not None else 0.2 if needs_validation else 0.0
-        form = files.DataFormat(self.target, self.task, self.divide_by)
-        return files.read_agents(self.folder, form, validation=share, seed=seed)
-
-    def build_from(
-        self, found: files.AgentFiles, seeds: list[int], shots: int | None
-    ) -> tuple[Agents, Tasks | None, str]:
-        """Agents for every seed and new tasks, from files that are already read."""
-        agents = for_seeds(lambda seed: found.agents, seeds)
-        data = f"{len(found.files)} agents of {self.folder}"
-        if self.new_tasks is None:
-            return agents, None, data
-        tasks, names, *_ = files.read_tasks(self.new_tasks, found.format, shots=shots, seed=TASK_SEED)
-        return agents, tasks, f"{data}, {len(names)} new tasks of {self.new_tasks}"
 
 
 class Evaluation(Table):

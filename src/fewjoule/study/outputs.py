@@ -36,7 +36,7 @@ class Finished(NamedTuple):
 def write_run_folder(folder: Path, prepared: Prepared, finished: Finished, ledger: Ledger) -> None:
     """Write every file of the contract except study.toml, which stands there from the beginning."""
     study, model = prepared.study, prepared.model
-    rows = zip(finished.paths.facts["rows"], _text(finished.paths.arrays["pc"]), strict=True)
+    rows = zip(finished.paths.facts["rows"], as_text(finished.paths.arrays["pc"]), strict=True)
     PATHS.write(folder, ((*label, *point) for label, point in rows))
     summary = summarise(study, model, prepared.agents.names, prepared.data, finished.methods, ledger)
     cards = {
@@ -157,7 +157,7 @@ def _evaluation(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, 
         for i, seed in enumerate(study.seeds):
             if part.arrays["diverged"][i]:
                 continue
-            loss, accuracy = _text(part.arrays["loss"][i]), _text(part.arrays["accuracy"][i])
+            loss, accuracy = as_text(part.arrays["loss"][i]), as_text(part.arrays["accuracy"][i])
             for task in range(len(loss)):
                 for k, steps in enumerate(study.evaluation.steps):
                     yield name, seed, task, steps, loss[task, k], accuracy[task, k]
@@ -166,12 +166,12 @@ def _evaluation(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, 
 def _trace(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, ...]]:
     for name, part in finished.items():
         for i, seed in enumerate(study.seeds):
-            columns = [_text(part.arrays[f"trace_{field}"][i]) for field in Trace._fields]
+            columns = [as_text(part.arrays[f"trace_{field}"][i]) for field in Trace._fields]
             for round_, values in enumerate(zip(*columns, strict=True), start=1):
                 yield name, seed, round_, *values
 
 
-def _text(values: Array) -> Array:
+def as_text(values: Array) -> Array:
     """Numbers as the shortest text that reads back as the same float32; NaN is an empty cell."""
     text = values.astype(np.float32).astype(str).astype(object)
     text[np.isnan(values)] = ""

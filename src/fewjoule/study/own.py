@@ -13,7 +13,7 @@ from fewjoule.models.nets import model_from_spec
 from fewjoule.models.weights import read_model
 from fewjoule.study.families import FilesFamily
 from fewjoule.study.settings import ModelSettings, Study, make_study
-from fewjoule.tasks.files import AgentFiles
+from fewjoule.tasks.files import AgentFiles, DataFormat, read_agents
 
 CONTROLS = ("average", "local", "random")
 """Stand beside the method wherever new tasks judge it."""
@@ -31,7 +31,9 @@ class OwnAgents(NamedTuple):
 
 def read_own(family: FilesFamily, settings: ModelSettings, *, seed: int, needs_validation: bool) -> OwnAgents:
     """The agents' files; the architecture from the settings or the first agent's weights; and all weights, checked."""
-    found = family.read(seed, needs_validation)
+    share = family.validation if family.validation is not None else 0.2 if needs_validation else 0.0
+    form = DataFormat(family.target, family.task, family.divide_by)
+    found = read_agents(family.folder, form, validation=share, seed=seed)
     for path, held in zip(found.files, found.agents.data.validation.mask.sum(-1), strict=True):
         if needs_validation and not held:
             raise InputError(f"{path}: the method needs held-out samples; give x_test and y_test, or --validation 0.2.")

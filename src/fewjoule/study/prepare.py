@@ -9,10 +9,11 @@ import numpy as np
 from fewjoule.errors import InputError
 from fewjoule.methods import Method
 from fewjoule.models.model import Model
-from fewjoule.study.families import FilesFamily
+from fewjoule.study.families import TASK_SEED, FilesFamily
 from fewjoule.study.own import OwnAgents, read_own
 from fewjoule.study.settings import ModelSettings, Study
-from fewjoule.tasks.samples import Agents, Tasks
+from fewjoule.tasks.files import read_tasks
+from fewjoule.tasks.samples import Agents, Tasks, for_seeds
 
 
 class Prepared(NamedTuple):
@@ -39,11 +40,15 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
     if own is None:
         needs = any(entry.build().needs_validation for entry in study.methods)
         own = read_own(family, study.model, seed=seeds[0], needs_validation=needs)
-    agents, tasks, data = family.build_from(own.files, seeds, study.evaluation.shots)
+    agents, tasks, evaluation = own.files.agents, None, study.evaluation
+    data = f"{len(own.files.files)} agents of {family.folder}"
+    if family.new_tasks is not None:
+        tasks, names, *_ = read_tasks(family.new_tasks, own.files.format, shots=evaluation.shots, seed=TASK_SEED)
+        data += f", {len(names)} new tasks of {family.new_tasks}"
+        evaluation = evaluation.model_copy(update={"tasks": len(names)})  # as many new tasks as there are files
     model = ModelSettings(spec=own.model.spec, init=study.model.init, loss=own.model.loss_name)
-    count = {} if tasks is None else {"tasks": len(tasks.support.mask)}  # as many new tasks as there are files
-    study = study.model_copy(update={"model": model, "evaluation": study.evaluation.model_copy(update=count)})
-    return Prepared(study, own.model, agents, tasks, data, own)
+    study = study.model_copy(update={"model": model, "evaluation": evaluation})
+    return Prepared(study, own.model, for_seeds(lambda seed: agents, seeds), tasks, data, own)
 
 
 def digest(prepared: Prepared) -> str:

@@ -24,8 +24,7 @@ def pretrain(prepared: Prepared, meter: Metering) -> Part:
     models = np.zeros((len(study.seeds), len(agents), model.size), np.float32)
     for i, vector in given.items():
         models[:, i] = vector
-    nothing = np.zeros((len(study.seeds), len(agents)), int)
-    facts: dict[str, Any] = {"reading": None, "flops": nothing.tolist()}
+    flops, reading = np.zeros((len(study.seeds), len(agents)), int), None
     if missing:
         rest = agents if not given else agents.select(missing)
 
@@ -44,8 +43,9 @@ def pretrain(prepared: Prepared, meter: Metering) -> Part:
             )
         models[:, missing] = local.models
         by = study.local
-        nothing[:, missing] = training_flops(model, rest, local.steps, name=by.optimiser, step=by.step, batch=by.batch)
-        facts = {"reading": meter.of_flops(reading, int(nothing.sum())), "flops": nothing.tolist()}
+        flops[:, missing] = training_flops(model, rest, local.steps, name=by.optimiser, step=by.step, batch=by.batch)
+        reading = meter.of_flops(reading, int(flops.sum()))
+    facts: dict[str, Any] = {"reading": reading, "flops": flops.tolist()}
     if own is not None:
         merged = any(m.start == "average" or m.needs_local for m in (entry.build() for entry in study.methods))
         mode = study.family.align if merged and len(agents) > 1 else "never"  # type: ignore[union-attr]

@@ -183,8 +183,8 @@ def _trajectories(prepared: Prepared, local: Part | None, parts: Parts) -> Part:
         name: (a["path_rounds"], a["meta_path"], a["agent_path"]) for name, a in kept.items() if not a["diverged"][0]
     }
     own = np.zeros((len(prepared.agents), prepared.model.size)) if local is None else local.arrays["models"][0]
-    rows = principal_paths(paths, prepared.agents.names, own)
-    return Part({"pc": np.asarray([row[3:] for row in rows], np.float32)}, {"rows": [row[:3] for row in rows]})
+    labels, points = principal_paths(paths, prepared.agents.names, own)
+    return Part({"pc": points.astype(np.float32)}, {"rows": labels})
 
 
 class Told:
