@@ -53,11 +53,8 @@ def adapt(
     if test is not None:
         held = read_task(test, form)[0]
     for path, samples in ((new, support), (test or new, held)):
-        try:
-            if samples is not None:
-                check_samples(model, samples, "the samples")
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+        if samples is not None:
+            check_samples(model, samples, f"{path}: the samples")
     reader = EnergySettings.model_validate(options.given(meter=meter, device=device)).metering()
     settings: dict[str, Any] = {"step": step, "optimiser": optimiser}
     count = int(support.mask.sum())

@@ -105,10 +105,9 @@ def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger
         for i, seed in enumerate(study.seeds):
             same: dict[str, Any] = {"method": entry.name, "seed": seed}
             if local is not None and uses_local(method) and local.facts["reading"] is not None:
-                _charge_pretraining(ledger, local, method.start, agents, i, **same)
+                _charge_pretraining(ledger, local, method.start, agents, i, **same, phase="pretraining")
             if part.facts["computation"] is not None:
-                shares, flops = len(study.seeds), part.facts["flops"]
-                reading = part.facts["computation"]
+                reading, shares, flops = part.facts["computation"], len(study.seeds), part.facts["flops"]
                 ledger.add_reading(reading, **same, phase="computation", shares=shares, of="seed", flops=flops)
             charge_adaptation(ledger, study, part, **same)
             up, down = part.arrays["uplink_bits"][i], part.arrays["downlink_bits"][i]
@@ -117,11 +116,10 @@ def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger
 
 
 def _charge_pretraining(
-    ledger: Ledger, local: Part, start: str | int, agents: Sequence[str], i: int, *, method: str, seed: int
+    ledger: Ledger, local: Part, start: str | int, agents: Sequence[str], i: int, **same: Any
 ) -> None:
     """The offline training of all agents; or of the one whose model is the start, as its share of the operations."""
     reading, flops = local.facts["reading"], local.facts["flops"]
-    same: dict[str, Any] = {"method": method, "seed": seed, "phase": "pretraining"}
     if not isinstance(start, int):
         ledger.add_reading(reading, **same, shares=len(flops), of="seed", flops=sum(flops[i]))
         return

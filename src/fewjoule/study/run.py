@@ -51,46 +51,42 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Fin
     busy = f"{folder} is being run by another process; wait for it, or stop it first."
     with locked(folder / ".parts" / "lock", busy):
         sweep(folder)
-        return _run_locked(prepared, folder, progress)
+        study, model, agents, data = prepared.study, prepared.model, prepared.agents, prepared.data
+        parts = Parts(folder / ".parts")
+        parts.begin(digest(prepared))
+        meter = study.energy.metering()
+        progress.line(f"data: {data}")
+        progress.line(f"model: {model}; agents: {', '.join(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
+        progress.line(f"arithmetic: {meter.describe()}")
 
+        if not any(uses_local(entry.build()) for entry in study.methods):
+            progress.line("no local models are needed: every method starts at random here")
+        elif PRETRAINING not in parts:
+            progress.stage("local training", 1)
+            parts.save(PRETRAINING, pretrain(prepared, meter))
+            progress.advance(1)
+        local = parts.load(PRETRAINING) if PRETRAINING in parts else None
+        for line in told(prepared, local) if local is not None and prepared.own is not None else ():
+            progress.line(line)
 
-def _run_locked(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Finished, Ledger]:
-    study, model, agents, data = prepared.study, prepared.model, prepared.agents, prepared.data
-    parts = Parts(folder / ".parts")
-    parts.begin(digest(prepared))
-    meter = study.energy.metering()
-    progress.line(f"data: {data}")
-    progress.line(f"model: {model}; agents: {', '.join(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
-    progress.line(f"arithmetic: {meter.describe()}")
+        _run_methods(prepared, local, meter, parts, progress)
 
-    if not any(uses_local(entry.build()) for entry in study.methods):
-        progress.line("no local models are needed: every method starts at random here")
-    elif PRETRAINING not in parts:
-        progress.stage("local training", 1)
-        parts.save(PRETRAINING, pretrain(prepared, meter))
+        if PATHS not in parts:
+            progress.stage("trajectories", 1)
+            parts.save(PATHS, _trajectories(prepared, local, parts))
+            progress.advance(1)
+        progress.stage("run folder", 1)
+        finished = Finished(local, {e.name: parts.load(method_part(e.name)) for e in study.methods}, parts.load(PATHS))
+        ledger = ledger_of(study, agents.names, finished)
+        write_run_folder(folder, prepared, finished, ledger)
         progress.advance(1)
-    local = parts.load(PRETRAINING) if PRETRAINING in parts else None
-    for line in told(prepared, local) if local is not None and prepared.own is not None else ():
-        progress.line(line)
-
-    _run_methods(prepared, local, meter, parts, progress)
-
-    if PATHS not in parts:
-        progress.stage("trajectories", 1)
-        parts.save(PATHS, _trajectories(prepared, local, parts))
-        progress.advance(1)
-    progress.stage("run folder", 1)
-    finished = Finished(local, {e.name: parts.load(method_part(e.name)) for e in study.methods}, parts.load(PATHS))
-    ledger = ledger_of(study, agents.names, finished)
-    write_run_folder(folder, prepared, finished, ledger)
-    progress.advance(1)
-    if prepared.tasks is not None:
-        progress.stage("report", 1)
-        write_report(folder)
-        progress.advance(1)
-    progress.finish()
-    shutil.rmtree(folder / ".parts")
-    return finished, ledger
+        if prepared.tasks is not None:
+            progress.stage("report", 1)
+            write_report(folder)
+            progress.advance(1)
+        progress.finish()
+        shutil.rmtree(folder / ".parts")
+        return finished, ledger
 
 
 def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts: Parts, progress: Progress) -> None:

@@ -198,10 +198,9 @@ def make_study(table: dict[str, Any], where: str) -> Study:
     """A checked study from a table as TOML gives it; `where` names it in errors."""
     try:
         study = Study.model_validate(table)
+        study.check()
     except pydantic.ValidationError as error:
         raise InputError(f"{where}: {_explain(error, table)}") from None
-    try:
-        study.check()
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     return study
