@@ -117,7 +117,7 @@ def _checked_models(
     if method.needs_validation and not np.asarray(agents.data.validation.mask).any(-1).all():
         raise InputError(f"{method.name} needs validation samples of every agent; give make_agents(validation=...).")
     if local is None:
-        if method.start != "random" or method.needs_local:
+        if rules.uses_local(method):
             bound = method.needs_local or method.name in ("average", "local", "meta_backward")
             cure = "pass local=train_locally(model, agents)" + ("." if bound else ", or set start='random'.")
             raise InputError(f"{method.name} starts from the agents' own models; {cure}")

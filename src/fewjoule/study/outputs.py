@@ -16,9 +16,10 @@ from fewjoule.files import write_atomically
 from fewjoule.models.model import Model
 from fewjoule.models.weights import write_model
 from fewjoule.report.run_folder import ENERGY, EVALUATION, PATHS, SUMMARY, TRACE, Summary
+from fewjoule.simulate.rules import uses_local
 from fewjoule.simulate.run import Trace
 from fewjoule.study.parts import Part
-from fewjoule.study.prepare import Prepared, uses_local
+from fewjoule.study.prepare import Prepared
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.summary import summarise
 

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from fewjoule.errors import InputError
-from fewjoule.methods import Method
 from fewjoule.models.model import Model
 from fewjoule.study.families import TASK_SEED, FilesFamily
 from fewjoule.study.own import OwnAgents, read_own
@@ -58,8 +57,3 @@ def digest(prepared: Prepared) -> str:
     for leaf in jax.tree.leaves((prepared.agents.data, prepared.tasks, own)):
         total.update(np.ascontiguousarray(leaf).tobytes())
     return total.hexdigest()
-
-
-def uses_local(method: Method) -> bool:
-    """Whether a method asks for the agents' own models."""
-    return method.start != "random" or method.needs_local

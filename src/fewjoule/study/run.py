@@ -21,12 +21,13 @@ from fewjoule.errors import DivergedWarning
 from fewjoule.files import locked, sweep
 from fewjoule.models.model import Model
 from fewjoule.report import write_report
+from fewjoule.simulate.rules import uses_local
 from fewjoule.simulate.simulate import Simulation
 from fewjoule.simulate.work import adaptation_flops, method_flops
 from fewjoule.study.families import Evaluation
 from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
-from fewjoule.study.prepare import Prepared, digest, prepare, uses_local
+from fewjoule.study.prepare import Prepared, digest, prepare
 from fewjoule.study.pretrain import pretrain, told
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
@@ -134,11 +135,9 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergedWarning)  # it stands in the part, and is told to the user from there
         run, computation = meter.read(simulation.run, flops * len(study.seeds))
-    arrays = {
-        "meta": run.meta, "diverged": run.diverged, "uplink_bits": run.uplink_bits, "downlink_bits": run.downlink_bits,
-        "start_loss": run.start_loss, "final_loss": run.final_loss,
-        **{f"trace_{name}": value for name, value in run.trace._asdict().items()},
-    }  # fmt: skip
+    kept = ("meta", "diverged", "uplink_bits", "downlink_bits", "start_loss", "final_loss")
+    arrays = {name: getattr(run, name) for name in kept}
+    arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
     judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter)
     if run.meta_path is not None and run.agent_path is not None:
