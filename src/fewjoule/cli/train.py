@@ -17,9 +17,8 @@ from fewjoule.errors import InputError
 from fewjoule.methods import method as named_method
 from fewjoule.models.weights import write_model
 from fewjoule.study.outputs import energy_table, model_card
-from fewjoule.study.own import OwnAgents, own_study, read_own
 from fewjoule.study.parts import new_folder
-from fewjoule.study.prepare import prepare
+from fewjoule.study.prepare import OwnAgents, own_study, prepare, read_own
 from fewjoule.study.settings import read_source
 from fewjoule.tasks.files import read_tasks
 from fewjoule.training.align import MODES
