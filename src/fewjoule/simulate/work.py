@@ -20,7 +20,6 @@ class Shapes(NamedTuple):
 
     vector: Any  # a model
     key: Any
-    data: Any  # AgentData
     probe: Any  # None where the method has none
     server_state: Any
     broadcast: Any
@@ -42,7 +41,7 @@ def shapes(method: Method, model: Model, data: AgentData, agents: int = 1) -> Sh
     _, message, info = jax.eval_shape(
         lambda s, b, d, k: method.agent(model.loss, s, b, d, k), state, broadcast, data, key
     )
-    return Shapes(vector, key, data, probe, server_state, broadcast, state, message, info)
+    return Shapes(vector, key, probe, server_state, broadcast, state, message, info)
 
 
 def data_of(agents: Agents) -> AgentData:
