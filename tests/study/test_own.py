@@ -8,7 +8,7 @@ import pytest
 from fewjoule.errors import InputError
 from fewjoule.models.nets import mlp
 from fewjoule.models.weights import write_model
-from fewjoule.study.own import own_study as study_of
+from fewjoule.study.prepare import own_study as study_of
 from fewjoule.study.prepare import prepare
 from fewjoule.study.pretrain import pretrain
 from fewjoule.study.run import Told

@@ -6,7 +6,7 @@ import pytest
 
 from fewjoule import InputError, adapt
 from fewjoule.cli.adapt import step_grid
-from fewjoule.cli.evaluate import cdf_table, quantile_rows
+from fewjoule.cli.evaluate import cdf_rows, quantile_rows
 from fewjoule.models.nets import mlp
 from fewjoule.tasks.samples import Samples, stack
 from fewjoule.training.adapt import choose_steps, one_task
@@ -80,5 +80,5 @@ def test_what_cannot_be_chosen_is_said() -> None:
 
 def test_the_distribution_over_tasks_is_the_share_at_or_below() -> None:
     values = np.array([[3.0], [1.0], [1.0], [2.0]])
-    assert cdf_table([10], values) == "steps,value,share\n10,1.0,0.5\n10,2.0,0.75\n10,3.0,1.0\n"
+    assert list(cdf_rows([10], values)) == [(10, "1.0", "0.5"), (10, "2.0", "0.75"), (10, "3.0", "1.0")]
     assert quantile_rows([10], values) == [[10, 1.75, 1.0, 1.0, 1.0, 2.0, 3.0]]

@@ -15,21 +15,11 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root() -> None:
-    """Federated meta-learning that counts its energy."""
-
-
-app.command()(run.run)
-app.command()(plan.plan)
-app.command()(doctor.doctor)
-app.command()(report.report)
-app.command()(train.train)
-app.command()(adapt.adapt)
-app.command()(predict.predict)
-app.command()(evaluate.evaluate)
-app.command()(export.export)
-app.command()(export.show)
+for command in (
+    run.run, plan.plan, doctor.doctor, report.report, train.train, adapt.adapt, predict.predict, evaluate.evaluate,
+    export.export, export.show,
+):  # fmt: skip
+    app.command()(command)
 app.add_typer(federation.app, name="federation")
 
 

@@ -3,80 +3,59 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from fewjoule.cli.options import (
-    DeviceName,
-    DivideBy,
-    Force,
-    Layout,
-    Loss,
-    MetaFile,
-    MeterName,
-    Optimiser,
-    Spec,
-    Step,
-    Target,
-    format_of,
-    load,
-    writable,
-)  # fmt: skip
+from fewjoule.cli import options
 from fewjoule.cli.screen import say, show_energy, stage, table
+from fewjoule.energy import Ledger
+from fewjoule.errors import InputError, positive, positive_int
+from fewjoule.models.model import check_samples
+from fewjoule.models.weights import write_model
+from fewjoule.simulate.work import adaptation_flops
+from fewjoule.study.outputs import energy_table
+from fewjoule.study.settings import EnergySettings
+from fewjoule.tasks.files import read_task
+from fewjoule.training.adapt import adapt as fine_tune
+from fewjoule.training.adapt import choose_steps, one_task
+from fewjoule.training.descent import optimiser as named_optimiser
 
 
 def adapt(
-    meta: MetaFile,
+    meta: options.MetaFile,
     new: Annotated[Path, typer.Argument(help="The new task's samples: .npz, .csv or .parquet.")],
     steps: Annotated[int, typer.Option(help="Fine-tuning steps (at most, with --choose).")] = 10,
-    step: Step = 0.01,
-    optimiser: Optimiser = "sgd",
+    step: options.Step = 0.01,
+    optimiser: options.Optimiser = "sgd",
     choose: Annotated[str | None, typer.Option(help="Choose the steps by leave-one-out or validation.")] = None,
     share: Annotated[float, typer.Option(help="Share held out by --choose validation.")] = 0.25,
     test: Annotated[Path | None, typer.Option(help="Held-out samples, where NEW has no x_test.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: NEW.adapted.safetensors.")] = None,
-    target: Target = None,
-    divide_by: DivideBy = None,
-    spec: Spec = None,
-    loss: Loss = None,
-    layout: Layout = None,
-    meter: MeterName = None,
-    device: DeviceName = None,
+    target: options.Target = None,
+    divide_by: options.DivideBy = None,
+    spec: options.Spec = None,
+    loss: options.Loss = None,
+    layout: options.Layout = None,
+    meter: options.MeterName = None,
+    device: options.DeviceName = None,
     seed: Annotated[int, typer.Option(help="Of the split by --choose validation.")] = 0,
-    force: Force = False,
+    force: options.Force = False,
 ) -> None:  # fmt: skip
     """Fine-tune META to a new task from a few samples."""
-    import numpy as np
-
-    from fewjoule.energy import Ledger
-    from fewjoule.errors import InputError, positive, positive_int
-    from fewjoule.models.model import check_samples
-    from fewjoule.models.weights import write_model
-    from fewjoule.simulate.work import adaptation_flops
-    from fewjoule.study.outputs import energy_table
-    from fewjoule.study.settings import EnergySettings
-    from fewjoule.tasks.files import read_task
-    from fewjoule.training.adapt import adapt as fine_tune
-    from fewjoule.training.adapt import choose_steps, one_task
-    from fewjoule.training.descent import optimiser as named_optimiser
-
     output = output or new.with_name(f"{new.stem}.adapted.safetensors")
-    writable(output, force=force)
+    options.writable(output, force=force)
     positive_int("steps", steps, least=0)
     positive("step", step)
     named_optimiser(optimiser, step)
-    loaded = load(meta, spec, loss, layout)
-    model, form = loaded.model, format_of(loaded, target, divide_by)
+    loaded = options.load(meta, spec, loss, layout)
+    model, form = loaded.model, options.format_of(loaded, target, divide_by)
     support, held = read_task(new, form)
     if test is not None:
         held = read_task(test, form)[0]
     for path, samples in ((new, support), (test or new, held)):
-        try:
-            if samples is not None:
-                check_samples(model, samples, "the samples")
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
-    asked = {"meter": meter, "device": device}
-    reader = EnergySettings(**{k: v for k, v in asked.items() if v is not None}).metering()  # type: ignore[arg-type]
+        if samples is not None:
+            check_samples(model, samples, f"{path}: the samples")
+    reader = EnergySettings.model_validate(options.given(meter=meter, device=device)).metering()
     settings: dict[str, Any] = {"step": step, "optimiser": optimiser}
     count = int(support.mask.sum())
     say(f"{model.spec}, {model.loss_name}; {count} samples of {new.name}")
@@ -106,15 +85,20 @@ def adapt(
         }
     if not np.isfinite(done.models).all() or not np.isfinite(curves[""].loss).all():
         raise InputError(f"fine-tuning diverged within {steps} steps of {step:g}; lower --step.")
-    _show_steps(grid, curves, model.loss_name == "cross_entropy")
+    columns: dict[str, Any] = {"steps": grid}
+    for name, curve in curves.items():
+        columns[f"{name}loss"] = curve.loss[0].tolist()
+        if model.loss_name == "cross_entropy":
+            columns[f"{name}accuracy"] = curve.accuracy[0].tolist()
+    table(list(columns), list(zip(*columns.values(), strict=True)))
     adapted["loss"] = curves[""].loss[0, -1]
     if held is not None:
         adapted["test_loss"] = curves["held-out "].loss[0, -1]
     ledger = Ledger()
     ledger.add_reading(spent, method="adapt", seed=seed, phase="adaptation", flops=flops)
     energy = energy_table(ledger)
-    card = {**loaded.card, "reading": form._asdict(), "adapted": adapted}
-    card["energy"] = [*(loaded.card.get("energy") or []), *energy]
+    before = loaded.card.get("energy") or []
+    card = {**loaded.card, "reading": form._asdict(), "adapted": adapted, "energy": [*before, *energy]}
     write_model(output, model, done.models[0], card, force=force)
     show_energy(energy, None)
     say(f"adapted model: {output}")
@@ -124,12 +108,3 @@ def step_grid(most: int) -> tuple[int, ...]:
     """Numbers of steps worth looking at: 0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, ... and `most` itself."""
     grid = {0, 1, most, *(round(m * 10**e) for e in range(7) for m in (1, 1.5, 2, 3, 5, 7))}
     return tuple(sorted(n for n in grid if n <= most))
-
-
-def _show_steps(grid: tuple[int, ...], curves: dict[str, Any], classes: bool) -> None:
-    columns: dict[str, Any] = {"steps": list(grid)}
-    for name, curve in curves.items():
-        columns[f"{name}loss"] = curve.loss[0].tolist()
-        if classes:
-            columns[f"{name}accuracy"] = curve.accuracy[0].tolist()
-    table(list(columns), list(zip(*columns.values(), strict=True)))

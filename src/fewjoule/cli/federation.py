@@ -5,14 +5,21 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fewjoule.errors import InputError
-
-if TYPE_CHECKING:
-    from fewjoule.federation.nvflare.jobs import Operator
+from fewjoule.federation.nvflare.demo import run_demo
+from fewjoule.federation.nvflare.jobs import Away, Operator
+from fewjoule.federation.nvflare.operator import View, describe, follow, read_facts, start_run
+from fewjoule.federation.nvflare.process import daemon_command, run_site
+from fewjoule.federation.nvflare.provision import place_storage, read_federation
+from fewjoule.federation.nvflare.provision import provision as write_kits
+from fewjoule.federation.nvflare.site import agent_data, agent_meter, read_kit, read_site, write_site
+from fewjoule.federation.spec import load_federated_study
+from fewjoule.report import write_report
+from fewjoule.study.parts import stopped_study
 
 app = typer.Typer(help="Run methods between real machines (extra: federation).", no_args_is_help=True)
 
@@ -33,11 +40,9 @@ def _need_engine() -> None:
 @contextmanager
 def _session(
     kit: Path, patience: float | None = 10.0, tell: Callable[[str], None] = lambda line: None
-) -> Iterator["Operator"]:
+) -> Iterator[Operator]:
     """The operator of this kit, connected to its server while the block runs."""
     _need_engine()
-    from fewjoule.federation.nvflare.jobs import Operator
-
     with closing(Operator(kit)) as operator:
         operator.reconnect(tell, patience)
         yield operator
@@ -50,9 +55,7 @@ def provision(
 ) -> None:
     """Write one kit per site: certificates, minimum rights, and a README with the command that starts it."""
     _need_engine()
-    from fewjoule.federation.nvflare import provision as kits
-
-    for kit in kits.provision(kits.read_federation(file), out):
+    for kit in write_kits(read_federation(file), out):
         print(f"wrote {kit}")
     print(f"keep {out / 'authority'} off the network: whoever has it can make kits.")
 
@@ -61,10 +64,6 @@ def provision(
 def server(kit: Kit) -> None:
     """Run the server in the foreground; Ctrl-C stops it."""
     _need_engine()
-    from fewjoule.federation.nvflare.process import daemon_command, run_site
-    from fewjoule.federation.nvflare.provision import place_storage
-    from fewjoule.federation.nvflare.site import read_kit
-
     facts = read_kit(kit, "server")
     place_storage(kit)
     print(f"server of federation {facts['federation']} on port {facts['port']}", flush=True)
@@ -82,9 +81,6 @@ def agent(
 ) -> None:
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
     _need_engine()
-    from fewjoule.federation.nvflare.process import daemon_command, run_site
-    from fewjoule.federation.nvflare.site import agent_data, agent_meter, read_kit, read_site, write_site
-
     facts = read_kit(kit, "agent")
     write_site(kit, data, model, device)
     site = read_site(kit)
@@ -102,9 +98,6 @@ def run(
     patience: Patience = None,
 ) -> None:
     """Run a study's methods over the federation; ends in the same run folder as a simulated run."""
-    from fewjoule.federation.nvflare.operator import start_run
-    from fewjoule.federation.spec import load_federated_study
-
     chosen = load_federated_study(study)
     _carry(kit, patience, lambda operator: start_run(chosen, operator, out))
 
@@ -112,18 +105,13 @@ def run(
 @app.command()
 def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> None:
     """Go on with a run that was stopped or interrupted, from its last complete round."""
-    from fewjoule.federation.nvflare.operator import read_facts
-    from fewjoule.study.parts import stopped_study
-
     read_facts(folder)
     stopped_study(folder, None)
     _carry(kit, patience, lambda operator: folder)
 
 
-def _carry(kit: Path, patience: float | None, begin: Callable[["Operator"], Path]) -> None:
+def _carry(kit: Path, patience: float | None, begin: Callable[[Operator], Path]) -> None:
     """Follow the run of the folder that `begin` gives to its end, and show what came out."""
-    from fewjoule.federation.nvflare.operator import View, follow
-
     with _session(kit, patience, print) as operator:
         folder = begin(operator)
         try:
@@ -137,8 +125,6 @@ def _carry(kit: Path, patience: float | None, begin: Callable[["Operator"], Path
 def _finish(folder: Path) -> None:
     print(traffic_table(folder))
     if (folder / "evaluation.csv").read_text().count("\n") > 1:
-        from fewjoule.report import write_report
-
         write_report(folder)
         print(f"report: {folder / 'report.html'}")
     print(f"run folder: {folder}")
@@ -168,8 +154,6 @@ def traffic_table(folder: Path) -> str:
 @app.command()
 def status(kit: OperatorKit) -> None:
     """Who is connected and what runs."""
-    from fewjoule.federation.nvflare.operator import describe
-
     with _session(kit) as operator:
         connected = operator.agents()
         for name in operator.facts["agents"]:
@@ -186,9 +170,6 @@ def status(kit: OperatorKit) -> None:
 @app.command()
 def stop(folder: RunFolder, kit: OperatorKit) -> None:
     """Stop a run after the exchange at hand; its state stays, and resume goes on."""
-    from fewjoule.federation.nvflare.jobs import Away
-    from fewjoule.federation.nvflare.operator import read_facts
-
     jobs = read_facts(folder)["jobs"]
     with _session(kit) as operator:
         if not jobs:
@@ -206,6 +187,4 @@ def demo(
 ) -> None:
     """A whole federation on this machine: a server and three agents, real certificates, one run folder."""
     _need_engine()
-    from fewjoule.federation.nvflare.demo import run_demo
-
     _finish(run_demo(out, lambda line: print(line, flush=True)))

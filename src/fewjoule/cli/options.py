@@ -6,7 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from fewjoule import files
 from fewjoule.errors import InputError
+from fewjoule.models.nets import model_from_spec
+from fewjoule.models.weights import ModelFile, read_header, read_model
+from fewjoule.tasks.files import DataFormat
 
 MetaFile = Annotated[Path, typer.Argument(help="A model: .safetensors of fewjoule, PyTorch or Flax.")]
 Spec = Annotated[str | None, typer.Option("--model", help="Architecture, where the file has no fewjoule card.")]
@@ -23,38 +27,32 @@ DeviceName = Annotated[str | None, typer.Option("--device", help="Device profile
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 
 
-def load(path: Path, spec: str | None, loss: str | None, layout: str | None) -> Any:
+def load(path: Path, spec: str | None, loss: str | None, layout: str | None) -> ModelFile:
     """A model by its file; flags say what a file without a card does not."""
-    from fewjoule import files
-    from fewjoule.models.nets import model_from_spec
-    from fewjoule.models.weights import read_header, read_model
-
     files.use_compile_cache()
-    model = None
     known = loss or (read_header(path).card or {}).get("loss")
-    if spec is not None and known is not None:
-        model = model_from_spec(spec, loss=known)
+    model = None if spec is None or known is None else model_from_spec(spec, loss=known)
     return read_model(path, model=model, loss=loss, layout=layout)
 
 
-def format_of(loaded: Any, target: str | None, divide_by: float | None) -> Any:
+def format_of(loaded: ModelFile, target: str | None, divide_by: float | None) -> DataFormat:
     """How the model's files are read: as its card says, unless a flag says otherwise."""
-    from fewjoule.tasks.files import DataFormat
-
     known = dict(loaded.card.get("reading") or {})
     known = {key: tuple(v) if isinstance(v, list) else v for key, v in known.items() if key in DataFormat._fields}
     known["task"] = "regression" if loaded.model.loss_name == "mse" else "classification"
-    changes: dict[str, Any] = {"target": target, "divide_by": divide_by}
-    return DataFormat(**known | {key: value for key, value in changes.items() if value is not None})
+    return DataFormat(**known | given(target=target, divide_by=divide_by))
+
+
+def given(**flags: Any) -> dict[str, Any]:
+    """The flags that somebody gave."""
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def writable(*paths: Path | None, force: bool) -> None:
     """Refuse files that could not be written, before the work begins."""
-    from fewjoule.files import check_writable
-
     for path in paths:
         if path is not None:
-            check_writable(path, force=force)
+            files.check_writable(path, force=force)
 
 
 def named_values(texts: list[str]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from fewjoule.cli.screen import say, table
 from fewjoule.errors import InputError
+from fewjoule.simulate.plan import plan as planned
 
 UNITS = {"uJ": 1e-6, "mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "mWh": 3.6}
 DURATIONS = {"d": 86_400, "h": 3600, "min": 60, "s": 1, "ms": 1e-3}
@@ -30,9 +32,6 @@ def plan(
 
     Methods stand with their default settings; `lean` with the settings that its rule gives.
     """
-    from fewjoule.cli.screen import say, table
-    from fewjoule.simulate.plan import plan as planned
-
     joules = None if budget is None else read_joules(budget)
     found = planned(
         model, agents=agents, link=link, budget_joules=joules, device=device, samples=samples,

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
+from fewjoule.report import write_report
+
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A run folder, as `fewjoule run` writes it.", show_default=False)],
 ) -> None:
     """Make the figures and the page of a run again, from its folder alone."""
-    from fewjoule.report import write_report
-
     page = write_report(folder)
     typer.echo(f"{page} and {page.parent / 'figures'} are made.")

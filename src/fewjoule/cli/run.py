@@ -6,8 +6,17 @@ from typing import Annotated
 
 import typer
 
+from fewjoule import files
 from fewjoule.cli.options import named_values
+from fewjoule.cli.progress import Progress
+from fewjoule.cli.screen import show_summary
+from fewjoule.energy import Ledger
 from fewjoule.errors import InputError
+from fewjoule.study.outputs import Finished
+from fewjoule.study.parts import new_folder, stopped_study
+from fewjoule.study.prepare import Prepared, prepare
+from fewjoule.study.run import run_study
+from fewjoule.study.settings import load_study
 
 
 def run(
@@ -28,20 +37,11 @@ def run(
     resume: Annotated[str | None, typer.Option(metavar="FOLDER", help="Go on with a stopped run.")] = None,
 ) -> None:
     """Run a study: local training, every method, adaptation to new tasks, energy, figures and a page."""
-    from fewjoule.cli.progress import Progress
-    from fewjoule.cli.screen import show_summary
-    from fewjoule.files import use_compile_cache
-    from fewjoule.study.parts import new_folder, stopped_study
-    from fewjoule.study.prepare import prepare
-    from fewjoule.study.run import run_study
-    from fewjoule.study.settings import load_study
-
     if resume is not None:
         if out or seeds or settings or quick or full or data_dir:
             raise InputError("--resume goes on with the study in its folder; leave the other options out.")
         folder = Path(resume)
-        chosen = stopped_study(folder, study)
-        prepared = prepare(chosen)
+        prepared = prepare(stopped_study(folder, study))
     elif study is None:
         raise InputError("name a study: fewjoule run sinusoid, fewjoule run mnist, or fewjoule run FILE.toml.")
     else:
@@ -50,19 +50,24 @@ def run(
         )
         prepared = prepare(chosen)
         folder = new_folder(prepared.study, out)
-    use_compile_cache()
-    shown = Progress()
-    try:
-        run_study(prepared, folder, shown)
-    except KeyboardInterrupt:
-        shown.finish()
-        print(f"stopped; go on with: fewjoule run --resume {folder}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except BaseException:
-        shown.finish()
-        raise
+    files.use_compile_cache()
+    run_shown(prepared, folder)
     show_summary(folder)
     print(f"report: {folder / 'report.html'}")
+
+
+def run_shown(prepared: Prepared, folder: Path, *, kept: bool = True) -> tuple[Finished, Ledger]:
+    """Run a study with its progress on the screen; after Ctrl-C say how to go on, where the folder is kept."""
+    shown = Progress()
+    try:
+        return run_study(prepared, folder, shown)
+    except KeyboardInterrupt:
+        shown.finish()
+        if kept:
+            print(f"stopped; go on with: fewjoule run --resume {folder}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        shown.finish()
 
 
 def _seeds(text: str | None) -> list[int] | None:

@@ -1,6 +1,5 @@
 """What commands show: plain aligned tables on stdout, progress on stderr."""
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -9,6 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from fewjoule.energy import knows_receiving
+from fewjoule.energy import link as named_link
+from fewjoule.energy.ledger import Phase
+from fewjoule.report.run_folder import SUMMARY, MethodSummary, Summary
 
 
 def say(text: str = "") -> None:
@@ -45,9 +51,6 @@ def stage(text: str) -> Iterator[None]:
     """Say what is being done, with a spinner on a terminal, and how long it took."""
     began = time.perf_counter()
     if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             progress.add_task(text, total=None)
@@ -58,13 +61,6 @@ def stage(text: str) -> Iterator[None]:
     typer.echo(f"{text}: {time.perf_counter() - began:.1f} s", err=True)
 
 
-def short(value: Any) -> str:
-    """The shortest text that reads back as the same float32; nothing for NaN."""
-    import numpy as np
-
-    return "" if np.isnan(value) else str(np.float32(value))
-
-
 def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
     """The ledger by phase and kind; kinds are not added up."""
     if not rows:
@@ -73,33 +69,29 @@ def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
     say(f"energy, all agents together (radio link {link!r}):" if link else "energy:")
     keys = ("phase", "kind", "joules", "seconds", "bits", "flops")
     table(("phase", "kind", "joules", "seconds", "bits", "FLOPs"), [[row.get(k) for k in keys] for row in rows])
-    from fewjoule.energy import knows_receiving
-    from fewjoule.energy import link as named_link
-
     if link and not knows_receiving(named_link(link)):
         say("the downlink is not charged: this link does not say what receiving costs")
 
 
 def show_summary(folder: Path) -> None:
     """The result of a run, best first: quality at the headline number of steps, and joules with how they are known."""
-    summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    metric, statistic, at = summary["metric"], summary["statistic"], str(summary["headline_steps"])
-    sign = -1 if summary["better"] == "higher" else 1
-    kinds = {kind for m in summary["methods"].values() for kind in m["energy"].get("computation", {})}
+    summary = Summary.model_validate_json((folder / SUMMARY).read_text("utf-8"))
+    metric, statistic, at = summary.metric, summary.statistic, summary.headline_steps
+    sign = -1 if summary.better == "higher" else 1
+    scores = {name: summary.score(name, at) for name in summary.methods}
+    kinds = {kind for method in summary.methods.values() for kind in method.energy.get("computation", {})}
 
-    def score(method: dict[str, Any]) -> float | None:
-        return method["quality"][at][metric][statistic] if method["quality"] else None
-
-    def joules(method: dict[str, Any], phase: str) -> float:
-        return float(sum(amount["joules"] for amount in method["energy"].get(phase, {}).values()))
+    def joules(method: MethodSummary, phase: Phase) -> float:
+        return float(sum(amount.joules for amount in method.energy.get(phase, {}).values()))
 
     rows = []
-    for method in sorted(summary["methods"].values(), key=lambda m: (score(m) is None, sign * (score(m) or 0.0))):
-        value, lost = score(method), len(method["diverged"])
-        gone = f" ({lost} of {len(summary['seeds'])} seeds diverged)" if lost else ""
-        quality = "diverged" if not method["quality"] else "overflow" if value is None else f"{value:.3g}"
-        share = f"{method['share_best']:.0%}"
-        rows.append((method["label"] + gone, quality, share, joules(method, "uplink"), joules(method, "computation")))
-    say(f"{summary['title']}: per run, all agents together")
+    for name, score in sorted(scores.items(), key=lambda s: (s[1] is None, sign * (s[1] or 0.0))):
+        method = summary.methods[name]
+        lost = len(method.diverged)
+        gone = f" ({lost} of {len(summary.seeds)} seeds diverged)" if lost else ""
+        quality = "diverged" if not method.quality else "overflow" if score is None else f"{score:.3g}"
+        share = f"{method.share_best:.0%}"
+        rows.append((method.label + gone, quality, share, joules(method, "uplink"), joules(method, "computation")))
+    say(f"{summary.title}: per run, all agents together")
     computing = f"computation J, {'/'.join(sorted(kinds)) or 'none'}"
     table(("method", f"{statistic} {metric} after {at} steps", "tasks won", "uplink J, analytic", computing), rows)

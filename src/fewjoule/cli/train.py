@@ -1,20 +1,27 @@
 """`fewjoule train`: a folder of agents -> a meta-model. It is a study of one method, by the same runner as `run`."""
 
-import contextlib
-import sys
 import tempfile
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import jax
+import numpy as np
 import typer
 
-from fewjoule.cli.options import DeviceName, Force, MeterName, Shots, Steps, named_values, step_list, writable
+from fewjoule import files
+from fewjoule.cli import options
+from fewjoule.cli.run import run_shown
 from fewjoule.cli.screen import say, show_energy, table
 from fewjoule.errors import InputError
-
-if TYPE_CHECKING:
-    from fewjoule.study.own import OwnAgents
+from fewjoule.methods import method as named_method
+from fewjoule.models.weights import write_model
+from fewjoule.study.outputs import energy_table, model_card
+from fewjoule.study.parts import new_folder
+from fewjoule.study.prepare import OwnAgents, own_study, prepare, read_own
+from fewjoule.study.settings import read_source
+from fewjoule.tasks.files import read_tasks
+from fewjoule.training.align import MODES
 
 
 def train(
@@ -34,86 +41,60 @@ def train(
     local_steps: Annotated[int | None, typer.Option(help="Most steps of the local training (default: 20000).")] = None,
     local_optimiser: Annotated[str | None, typer.Option(help="sgd, adam, ... for the same (default: sgd).")] = None,
     link: Annotated[str | None, typer.Option(help="The agents' radio link (default: paper).")] = None,
-    meter: MeterName = None,
-    device: DeviceName = None,
+    meter: options.MeterName = None,
+    device: options.DeviceName = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     energy: Annotated[Path | None, typer.Option(help="Write the ledger to this CSV file.")] = None,
     run_folder: Annotated[Path | None, typer.Option("--run", help="A run folder with a report; needs --tasks.")] = None,
     tasks: Annotated[Path | None, typer.Option(help="For the report: a folder of new tasks, one file each.")] = None,
-    shots: Shots = None,
-    steps: Steps = "0,1,5,10,50",
+    shots: options.Shots = None,
+    steps: options.Steps = "0,1,5,10,50",
     step: Annotated[float, typer.Option(help="For the report: size of a fine-tuning step.")] = 0.01,
-    force: Force = False,
+    force: options.Force = False,
 ) -> None:  # fmt: skip
     """Train a meta-model over the agents in FOLDER."""
-    from fewjoule import files
-    from fewjoule.cli.progress import Progress
-    from fewjoule.methods import method as named_method
-    from fewjoule.models.weights import write_model
-    from fewjoule.study.outputs import energy_table, model_card
-    from fewjoule.study.own import own_study, read_own
-    from fewjoule.study.parts import new_folder
-    from fewjoule.study.prepare import prepare
-    from fewjoule.study.run import run_study
-    from fewjoule.study.settings import read_source
-    from fewjoule.tasks.files import read_tasks
-    from fewjoule.training.align import MODES
-
     if align not in MODES:
         raise InputError(f"--align must be one of {', '.join(MODES)}, got {align!r}.")
-    writable(output, energy, force=force)
+    options.writable(output, energy, force=force)
     if (run_folder is None) != (tasks is None):
         raise InputError("--run and --tasks go together: the report judges the meta-model on new tasks.")
     if run_folder is not None and run_folder.exists() and (not run_folder.is_dir() or any(run_folder.iterdir())):
         raise InputError(f"{run_folder} exists and is not empty; choose another --run.")
-    changes = named_values(settings or [])
+    changes = options.named_values(settings or [])
     chosen = named_method(method, **({} if method == "lean" else changes))
-    wanted = step_list(steps)
+    wanted = options.step_list(steps)
+    headline = 10 if 10 in wanted else wanted[-1]
     given: dict[str, Any] = {} if study is None else read_source(study)[0]
     if study is not None and model is None and "model" not in given:
         raise InputError(f'{study} has no [model]; add one with spec = "mlp:…" or give --model.')
-    flags: dict[str, dict[str, Any]] = {
-        "family": {
-            "kind": "files", "folder": str(folder), "new_tasks": tasks and str(tasks), "target": target, "task": task,
-            "divide_by": divide_by, "validation": validation, "align": align, "layout": layout,
-        },
-        "model": {"spec": model},
-        "local": {"step": local_step, "max_steps": local_steps, "optimiser": local_optimiser},
-        "energy": {"link": link, "meter": meter, "device": device},
-        "evaluation": {"steps": wanted, "headline": 10 if 10 in wanted else wanted[-1], "step": step, "shots": shots},
-    }  # fmt: skip
-    tables = {
-        name: {**(given.get(name, {}) if name in ("model", "local", "energy") else {}),
-               **{key: value for key, value in table.items() if value is not None}}
-        for name, table in flags.items()
+    local = options.given(step=local_step, max_steps=local_steps, optimiser=local_optimiser)
+    tables: dict[str, dict[str, Any]] = {
+        "family": options.given(
+            kind="files", folder=str(folder), new_tasks=tasks and str(tasks), target=target, task=task,
+            divide_by=divide_by, validation=validation, align=align, layout=layout,
+        ),
+        "model": {**given.get("model", {}), **options.given(spec=model)},
+        "local": {**given.get("local", {}), **local},
+        "energy": {**given.get("energy", {}), **options.given(link=link, meter=meter, device=device)},
+        "evaluation": options.given(steps=wanted, headline=headline, step=step, shots=shots),
     }  # fmt: skip
     tables["model"].pop("loss", None)  # the agents' data say it
-    where = "the command" if study is None else study
-    first = own_study(tables, folder=folder, method=method, settings={}, seed=seed, where=where)
+    over_agents = partial(own_study, tables, folder=folder, method=method, seed=seed, where=study or "the command")
+    first = over_agents(settings={})
     own = read_own(first.family, first.model, seed=seed, needs_validation=chosen.needs_validation)  # type: ignore[arg-type]
     if method == "lean":  # its rule asks for the model and the link, which are known only now
-        local = first.local
-        known = {"link": first.energy.link, "training_steps": local.max_steps, "step": local.step, "device": device}
-        known = {key: value for key, value in known.items() if value is not None}
-        changes = {"weights": own.model.size, **known, **changes}
+        known = {"link": first.energy.link, "training_steps": first.local.max_steps, "step": first.local.step}
+        changes = {"weights": own.model.size, **known, **options.given(device=device), **changes}
     if tasks is not None:
         read_tasks(tasks, own.files.format, shots=shots)  # says which file lacks x_test where shots are not given
-    prepared = prepare(own_study(tables, folder=folder, method=method, settings=changes, seed=seed, where=where), own)
+    prepared = prepare(over_agents(settings=changes), own)
     files.use_compile_cache()
     _show_agents(own)
 
-    shown = Progress()
-    with _place(run_folder) as place:
+    with tempfile.TemporaryDirectory() as temporary:
+        place = run_folder or Path(temporary) / "run"
         new_folder(prepared.study, str(place))
-        try:
-            finished, ledger = run_study(prepared, place, shown)
-        except KeyboardInterrupt:
-            shown.finish()
-            if run_folder is not None:
-                print(f"stopped; go on with: fewjoule run --resume {run_folder}", file=sys.stderr)
-            raise typer.Exit(130) from None
-        finally:
-            shown.finish()
+        finished, ledger = run_shown(prepared, place, kept=run_folder is not None)
     part = finished.methods[method]
     start, final = float(part.arrays["start_loss"][0]), float(part.arrays["final_loss"][0])
     if part.arrays["diverged"][0]:
@@ -134,39 +115,22 @@ def train(
         say(f"report: {run_folder / 'report.html'}")
 
 
-@contextlib.contextmanager
-def _place(run_folder: Path | None) -> Iterator[Path]:
-    """The run folder, or a temporary one where none is asked for."""
-    if run_folder is not None:
-        yield run_folder
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder) / "run"
-
-
-def _show_agents(own: "OwnAgents") -> None:
-    import numpy as np
-
-    found, model, data = own.files, own.model, own.files.agents.data
-    say(f"{found.format.task} ({found.why}); model {model.spec} ({own.source}), {model.size} weights")
+def _show_agents(own: OwnAgents) -> None:
+    found, form, model, data = own.files, own.files.format, own.model, own.files.agents.data
+    say(f"{form.task} ({found.why}); model {model.spec} ({own.source}), {model.size} weights")
     for i, kind in own.layouts.items():
         if kind != "fewjoule":
             say(f"{found.models[i]}: {kind} layout, taken as a ReLU net (the file does not name its activation)")
     rows = []
-    for i, path in enumerate(found.files):
-        count, held = int(data.train.mask[i].sum()), int(data.validation.mask[i].sum())
-        y = np.asarray(data.train.y[i][:count])
-        if found.format.task == "classification":
-            seen = np.unique(y)
-            names = found.format.classes
-            what = ", ".join(names[c] if names else str(c) for c in seen[:8]) + (", …" if len(seen) > 8 else "")
-        else:
-            what = f"{y.min():.3g} to {y.max():.3g}"
-        loss = None
-        if i in own.vectors:
-            samples = type(data.train)(data.train.x[i], data.train.y[i], data.train.mask[i])
-            loss = float(model.loss(own.vectors[i], samples))
-        mine = found.models[i]
+    for i, (path, mine) in enumerate(zip(found.files, found.models, strict=True)):
+        samples, held = jax.tree.map(lambda a, i=i: a[i], data.train), int(data.validation.mask[i].sum())
+        count = int(samples.mask.sum())
+        y = np.asarray(samples.y[:count])
+        what = f"{y.min():.3g} to {y.max():.3g}"
+        if form.task == "classification":
+            seen = [form.classes[c] if form.classes else str(c) for c in np.unique(y)]
+            what = ", ".join(seen[:8]) + (", …" if len(seen) > 8 else "")
+        loss = float(model.loss(own.vectors[i], samples)) if i in own.vectors else None
         rows.append((path.name, count, held, what, mine.name if mine else "to be trained", loss))
-    target = "classes" if found.format.task == "classification" else "targets"
+    target = "classes" if form.task == "classification" else "targets"
     table(("agent", "samples", "held out", target, "model", "local loss"), rows)

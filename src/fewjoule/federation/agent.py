@@ -27,8 +27,7 @@ from fewjoule.federation.wire import AgentReport, Message, MessageError
 from fewjoule.methods.method import Broadcast, Method
 from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulate.rules import NUMBER_BYTES, message_bytes, probe_bytes
-from fewjoule.study.prepare import uses_local
+from fewjoule.simulate.rules import NUMBER_BYTES, message_bytes, probe_bytes, uses_local
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import train_locally
 

@@ -19,6 +19,11 @@ NUMBER_BYTES = 4
 """Of one float32 on the air."""
 
 
+def uses_local(method: Method) -> bool:
+    """Whether a method asks for the agents' own models."""
+    return method.start != "random" or method.needs_local
+
+
 def start_of(method: Method, model: Model, models: Array, seed: Array, weights: Array | None = None) -> Start:
     """What the server knows before the first round, from the local models [agents, d] as it received them."""
     average, common = mean_over(models, None, weights), model.init(key_for(seed, "start"))

@@ -53,9 +53,9 @@ class Run:
     trace: Trace
     uplink_bits: np.ndarray[Any, Any]
     downlink_bits: np.ndarray[Any, Any]
+    data: AgentData  # shapes of one agent's samples, from which its operations are counted
     meta_path: Array | None = None
     agent_path: Array | None = None
-    data: AgentData | None = None  # shapes of one agent's samples, from which its operations are counted
 
     def energy(self, link: str | Link = "paper", device: str | Device = DEFAULT_DEVICE) -> Ledger:
         """What the run costs on this radio link and device: every agent's messages and arithmetic, in joules.
@@ -66,9 +66,7 @@ class Run:
         """
         radio = named_link(link) if isinstance(link, str) else link
         processor = named_device(device) if isinstance(device, str) else device
-        single = np.ndim(self.uplink_bits) == 2
-        up, down = (b[None] if single else b for b in (self.uplink_bits, self.downlink_bits))
-        assert self.data is not None
+        up, down = (b.reshape(len(self.seeds), *b.shape[-2:]) for b in (self.uplink_bits, self.downlink_bits))
         probe, turn = turn_flops(self.method, self.model, self.data)
         ledger = Ledger()
         for seed, sent, received in zip(self.seeds, up, down, strict=True):

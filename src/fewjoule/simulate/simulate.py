@@ -18,18 +18,7 @@ from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.methods.method import Broadcast, Method
 from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_ids, key_for, round_key
-from fewjoule.simulate.rules import (
-    DIVERGED_AT,
-    NUMBER_BYTES,
-    broadcast_bytes,
-    has_diverged,
-    mean_over,
-    message_bytes,
-    probe_bytes,
-    start_of,
-    weight_bytes,
-    weights_of,
-)
+from fewjoule.simulate import rules
 from fewjoule.simulate.run import Run, Trace
 from fewjoule.simulate.work import data_of
 from fewjoule.tasks.samples import AgentData, Agents
@@ -46,7 +35,7 @@ def simulate(
     seed: int | Sequence[int] = 0,
     participation: float = 1.0,
     availability: Any = None,
-    diverged_at: float = DIVERGED_AT,
+    diverged_at: float = rules.DIVERGED_AT,
     keep_paths: bool = False,
 ) -> Run:
     """Run a method over its rounds.
@@ -65,27 +54,18 @@ class Simulation:
     """A run that is checked and ready: `simulate` in two steps, for those who compile ahead or meter the execution."""
 
     def __init__(
-        self,
-        method: Method,
-        model: Model,
-        agents: Agents,
-        local: LocalModels | Array | None = None,
-        *,
-        seed: int | Sequence[int] = 0,
-        participation: float = 1.0,
-        availability: Any = None,
-        diverged_at: float = DIVERGED_AT,
-        keep_paths: bool = False,
-    ) -> None:
+        self, method: Method, model: Model, agents: Agents, local: LocalModels | Array | None = None, *,
+        seed: int | Sequence[int] = 0, participation: float = 1.0, availability: Any = None,
+        diverged_at: float = rules.DIVERGED_AT, keep_paths: bool = False,
+    ) -> None:  # fmt: skip
         seeds = seed_list(seed, agents)
         present, availability = _checked_presence(method, agents, participation, availability)
         models = _checked_models(method, model, agents, local, len(seeds))
         static = (method, model, agents.seeds is not None, present, keep_paths)
         arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
         self._program = Program(_program, static, arrays)
-        self.method, self._seeds, self._single = method, seeds, np.ndim(seed) == 0
-        self._known = (model, agents.names, tuple(int(s) for s in seeds))
-        self._data = data_of(agents)
+        self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
+        self._result = partial(Run, method, model, agents.names, self._seeds, data=data_of(agents))
         self._diverged_at = diverged_at
 
     def compile(self) -> None:
@@ -97,13 +77,14 @@ class Simulation:
         out = dict(self._program.run(around))
         start_loss, final_loss = out["start_loss"], out["final_loss"]
         last_loss = out["trace"].loss[:, -1] if self.method.rounds else final_loss
-        diverged = has_diverged(self.method, start_loss, final_loss, last_loss, out.pop("finite"), self._diverged_at)
+        losses = (start_loss, final_loss, last_loss)
+        diverged = rules.has_diverged(self.method, *losses, out.pop("finite"), self._diverged_at)
         out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
-        _warn(self.method, self._seeds, diverged, start_loss, final_loss, self._diverged_at)
+        _warn(self.method, self._seeds, diverged, final_loss / start_loss, self._diverged_at)
         out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
         if self._single:
             out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
-        return Run(self.method, *self._known, diverged=diverged, **out, data=self._data)
+        return self._result(diverged=diverged, **out)
 
 
 def _checked_presence(
@@ -136,15 +117,10 @@ def _checked_models(
     if method.needs_validation and not np.asarray(agents.data.validation.mask).any(-1).all():
         raise InputError(f"{method.name} needs validation samples of every agent; give make_agents(validation=...).")
     if local is None:
-        if method.start != "random" or method.needs_local:
-            raise InputError(
-                f"{method.name} starts from the agents' own models; pass local=train_locally(model, agents)"
-                + (
-                    "."
-                    if method.needs_local or method.name in ("average", "local", "meta_backward")
-                    else ", or set start='random'."
-                )
-            )
+        if rules.uses_local(method):
+            bound = method.needs_local or method.name in ("average", "local", "meta_backward")
+            cure = "pass local=train_locally(model, agents)" + ("." if bound else ", or set start='random'.")
+            raise InputError(f"{method.name} starts from the agents' own models; {cure}")
         return jnp.zeros((seeds, len(agents), model.size))
     models = np.asarray(local.models if isinstance(local, LocalModels) else local, np.float32)
     if models.ndim == 2:
@@ -163,30 +139,22 @@ def _checked_models(
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _program(
-    method: Method,
-    model: Model,
-    per_seed: bool,
-    present: int | None,
-    keep_paths: bool,
-    data: AgentData,
-    ids: Array,
-    models: Array,
-    availability: Array | None,
-    seeds: Array,
-) -> dict[str, Any]:
+    method: Method, model: Model, per_seed: bool, present: int | None, keep_paths: bool,
+    data: AgentData, ids: Array, models: Array, availability: Array | None, seeds: Array,
+) -> dict[str, Any]:  # fmt: skip
     def mean_loss(vector: Array, data: AgentData) -> Array:
         return jax.vmap(lambda samples: model.loss(vector, samples))(data.train).mean()
 
     def one_seed(seed: Array, data: AgentData, models: Array) -> dict[str, Any]:
         received, states, first_up = _first_upload(method, model, models, ids, seed)
-        weights = weights_of(method, data.train.mask.sum(-1))
-        start = start_of(method, model, received, seed, weights)
+        weights = rules.weights_of(method, data.train.mask.sum(-1))
+        start = rules.start_of(method, model, received, seed, weights)
         first_down = jnp.zeros(len(ids), jnp.int32)
         probes = None
         if method.probe is not None:
             keys = jax.vmap(lambda i: jax.random.fold_in(key_for(seed, "probe"), i))(ids)
             probes = jax.vmap(lambda d, k: method.probe(model.loss, start.model, d, k))(data, keys)  # type: ignore[misc]
-            up, down = probe_bytes(model, jax.tree.map(lambda p: p[0], probes))
+            up, down = rules.probe_bytes(model, jax.tree.map(lambda p: p[0], probes))
             first_up, first_down = first_up + up, first_down + down
         server, broadcast = method.init(start, probes)
 
@@ -198,8 +166,8 @@ def _program(
             )(states, data, keys)
             here = jnp.ones(len(ids)) if available is None else available.astype(jnp.float32)
             count = here.sum()
-            over_present = partial(mean_over, here=available)
-            mean = jax.tree.map(partial(mean_over, here=available, weights=weights), messages)
+            over_present = partial(rules.mean_over, here=available)
+            mean = jax.tree.map(partial(rules.mean_over, here=available, weights=weights), messages)
             new_server, new_broadcast = method.server(server, mean)
             if available is not None:
                 new_states = jax.tree.map(
@@ -220,8 +188,8 @@ def _program(
                 over_present(info.active) + nobody,
                 count,
             )
-            up = message_bytes(jax.tree.map(lambda m: m[0], messages), info)
-            down = broadcast_bytes(method, broadcast, index == 0)
+            up = rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info)
+            down = rules.broadcast_bytes(method, broadcast, index == 0)
             size_bytes = (up * here.astype(jnp.int32), down * here.astype(jnp.int32))
             paths = (new_broadcast.model, info.model) if keep_paths else None
             return (new_server, new_broadcast, new_states), (trace, paths, size_bytes)
@@ -267,28 +235,21 @@ def _round_keys(root: Array, rounds: int, ids: Array) -> Array:
 
 def _first_upload(method: Method, model: Model, models: Array, ids: Array, seed: Array) -> tuple[Array, Any, Array]:
     """The local models as the server receives them, the agents' states, and bytes per agent."""
-    told, senders = weight_bytes(method), jnp.full(len(ids), method.start == "average", jnp.int32)
+    told, senders = rules.weight_bytes(method), jnp.full(len(ids), method.start == "average", jnp.int32)
     if isinstance(method.start, int):
         senders = senders.at[method.start].set(1)
     if method.upload is None or method.start == "random":
-        return models, jax.vmap(method.agent_init)(models), told + senders * NUMBER_BYTES * model.size
+        return models, jax.vmap(method.agent_init)(models), told + senders * rules.NUMBER_BYTES * model.size
     common, root = model.init(key_for(seed, "start")), key_for(seed, "codec")
     keys = jax.vmap(lambda i: jax.random.fold_in(root, i))(ids)
     sent = jax.vmap(lambda local, key: method.upload(local, common, key))(models, keys)  # type: ignore[misc]
     return sent.model, jax.vmap(method.agent_init)(models, sent.model), told + senders * sent.size_bytes
 
 
-def _warn(
-    method: Method,
-    seeds: np.ndarray[Any, Any],
-    diverged: Array,
-    start_loss: Array,
-    final_loss: Array,
-    diverged_at: float,
-) -> None:
-    gone = [int(s) for s, d in zip(np.asarray(seeds), np.asarray(diverged), strict=True) if d]
+def _warn(method: Method, seeds: Any, diverged: Array, rise: Array, diverged_at: float) -> None:
+    gone = [int(s) for s, d in zip(seeds, np.asarray(diverged), strict=True) if d]
     if gone:
-        worst = float(jnp.where(diverged, final_loss / start_loss, -jnp.inf).max())
+        worst = float(jnp.where(diverged, rise, -jnp.inf).max())
         how = f"the agents' loss rose {worst:.3g} times" if np.isfinite(worst) else "the loss overflowed"
         warnings.warn(
             f"{method.name} diverged for {len(gone)} of {len(seeds)} seeds ({', '.join(map(str, gone))}): {how}, "

@@ -20,7 +20,6 @@ class Shapes(NamedTuple):
 
     vector: Any  # a model
     key: Any
-    data: Any  # AgentData
     probe: Any  # None where the method has none
     server_state: Any
     broadcast: Any
@@ -42,7 +41,7 @@ def shapes(method: Method, model: Model, data: AgentData, agents: int = 1) -> Sh
     _, message, info = jax.eval_shape(
         lambda s, b, d, k: method.agent(model.loss, s, b, d, k), state, broadcast, data, key
     )
-    return Shapes(vector, key, data, probe, server_state, broadcast, state, message, info)
+    return Shapes(vector, key, probe, server_state, broadcast, state, message, info)
 
 
 def data_of(agents: Agents) -> AgentData:
@@ -87,9 +86,7 @@ def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]
     return first, turn.flops
 
 
-def training_flops(
-    model: Model, agents: Agents, steps: np.ndarray[Any, Any], *, name: str, step: float, batch: int | None
-) -> list[list[int]]:
+def training_flops(model: Model, agents: Agents, steps: Any, *, name: str, step: float, batch: int | None) -> Any:
     """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken."""
     by, vector = optimiser(name, step), vector_of(model)
 
@@ -97,7 +94,7 @@ def training_flops(
         return descend(model.loss, v, s, k, by=by, steps=1, batch=batch, memory=m)[:2]
 
     once = count(one, vector, jax.eval_shape(by.init, vector), data_of(agents).train, key_shape()).flops
-    return [[once * int(taken) for taken in row] for row in steps]
+    return once * np.asarray(steps, np.int64)
 
 
 def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float, name: str = "sgd") -> int:

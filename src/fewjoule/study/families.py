@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fewjoule.tasks import files, mnist, sinusoid
-from fewjoule.tasks.samples import Agents, Tasks, for_seeds
+from fewjoule.tasks import mnist, sinusoid
+from fewjoule.tasks.samples import Agents, Tasks
 
 TASK_SEED = 1_000_003  # new tasks are the same for every seed and method of a study
 
@@ -35,14 +35,10 @@ class SinusoidFamily(Table):
     new_phase: Range = (0.0, 0.0)
 
     def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
-        agents = sinusoid.agents(
-            self.amplitudes, phases=self.phases, samples=self.samples, validation=self.validation,
-            x_range=self.x_range, noise=self.noise, seed=seeds,
-        )  # fmt: skip
+        agents = sinusoid.agents(**self.model_dump(exclude={"kind", "new_amplitude", "new_phase"}), seed=seeds)
         tasks = sinusoid.new_tasks(
-            evaluation.tasks, amplitude=self.new_amplitude, phase=self.new_phase, shots=evaluation.shots,
-            queries=evaluation.queries, x_range=self.x_range, seed=TASK_SEED,
-        )  # fmt: skip
+            **evaluation.drawing(), amplitude=self.new_amplitude, phase=self.new_phase, x_range=self.x_range
+        )
         return agents, tasks, "sinusoids drawn from the seeds"
 
 
@@ -61,14 +57,10 @@ class MnistFamily(Table):
 
     def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
         images = mnist.load(self.folder, download=self.source == "download")
-        agents = mnist.agents(
-            images, self.digits, samples=self.samples, validation=self.validation,
-            only_own_digits=self.only_own_digits, seed=seeds,
-        )  # fmt: skip
+        agents = mnist.agents(images, **self.model_dump(exclude={"kind", "ways", "source", "folder"}), seed=seeds)
         tasks = mnist.new_tasks(
-            evaluation.tasks, images, ways=self.ways, shots=evaluation.shots, queries=evaluation.queries,
-            only_own_digits=self.only_own_digits, seed=TASK_SEED,
-        )  # fmt: skip
+            **evaluation.drawing(), images=images, ways=self.ways, only_own_digits=self.only_own_digits
+        )
         return agents, tasks, images.source
 
 
@@ -89,23 +81,6 @@ class FilesFamily(Table):
     align: Literal["auto", "always", "never"] = "auto"
     layout: Literal["fewjoule", "pytorch", "flax"] | None = None
 
-    def read(self, seed: int, needs_validation: bool) -> files.AgentFiles:
-        """The agents' files, with the held-out share settled."""
-        share = self.validation if self.validation is not None else 0.2 if needs_validation else 0.0
-        form = files.DataFormat(self.target, self.task, self.divide_by)
-        return files.read_agents(self.folder, form, validation=share, seed=seed)
-
-    def build_from(
-        self, found: files.AgentFiles, seeds: list[int], shots: int | None
-    ) -> tuple[Agents, Tasks | None, str]:
-        """Agents for every seed and new tasks, from files that are already read."""
-        agents = for_seeds(lambda seed: found.agents, seeds)
-        data = f"{len(found.files)} agents of {self.folder}"
-        if self.new_tasks is None:
-            return agents, None, data
-        tasks, names, *_ = files.read_tasks(self.new_tasks, found.format, shots=shots, seed=TASK_SEED)
-        return agents, tasks, f"{data}, {len(names)} new tasks of {self.new_tasks}"
-
 
 class Evaluation(Table):
     """How new tasks are adapted to and judged; `statistic` is the headline over tasks."""
@@ -118,6 +93,10 @@ class Evaluation(Table):
     step: Positive = 0.01
     optimiser: str = "sgd"
     statistic: Literal["median", "mean"] = "median"
+
+    def drawing(self) -> dict[str, Any]:
+        """The arguments of `new_tasks`."""
+        return {"count": self.tasks, "shots": self.shots, "queries": self.queries, "seed": TASK_SEED}
 
     def adapting(self) -> dict[str, Any]:
         """The arguments of `adapt`."""

@@ -16,9 +16,10 @@ from fewjoule.files import write_atomically
 from fewjoule.models.model import Model
 from fewjoule.models.weights import write_model
 from fewjoule.report.run_folder import ENERGY, EVALUATION, PATHS, SUMMARY, TRACE, Summary
+from fewjoule.simulate.rules import uses_local
 from fewjoule.simulate.run import Trace
 from fewjoule.study.parts import Part
-from fewjoule.study.prepare import Prepared, uses_local
+from fewjoule.study.prepare import Prepared
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.summary import summarise
 
@@ -36,7 +37,7 @@ class Finished(NamedTuple):
 def write_run_folder(folder: Path, prepared: Prepared, finished: Finished, ledger: Ledger) -> None:
     """Write every file of the contract except study.toml, which stands there from the beginning."""
     study, model = prepared.study, prepared.model
-    rows = zip(finished.paths.facts["rows"], _text(finished.paths.arrays["pc"]), strict=True)
+    rows = zip(finished.paths.facts["rows"], as_text(finished.paths.arrays["pc"]), strict=True)
     PATHS.write(folder, ((*label, *point) for label, point in rows))
     summary = summarise(study, model, prepared.agents.names, prepared.data, finished.methods, ledger)
     cards = {
@@ -105,10 +106,9 @@ def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger
         for i, seed in enumerate(study.seeds):
             same: dict[str, Any] = {"method": entry.name, "seed": seed}
             if local is not None and uses_local(method) and local.facts["reading"] is not None:
-                _charge_pretraining(ledger, local, method.start, agents, i, **same)
+                _charge_pretraining(ledger, local, method.start, agents, i, **same, phase="pretraining")
             if part.facts["computation"] is not None:
-                shares, flops = len(study.seeds), part.facts["flops"]
-                reading = part.facts["computation"]
+                reading, shares, flops = part.facts["computation"], len(study.seeds), part.facts["flops"]
                 ledger.add_reading(reading, **same, phase="computation", shares=shares, of="seed", flops=flops)
             charge_adaptation(ledger, study, part, **same)
             up, down = part.arrays["uplink_bits"][i], part.arrays["downlink_bits"][i]
@@ -117,11 +117,10 @@ def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger
 
 
 def _charge_pretraining(
-    ledger: Ledger, local: Part, start: str | int, agents: Sequence[str], i: int, *, method: str, seed: int
+    ledger: Ledger, local: Part, start: str | int, agents: Sequence[str], i: int, **same: Any
 ) -> None:
     """The offline training of all agents; or of the one whose model is the start, as its share of the operations."""
     reading, flops = local.facts["reading"], local.facts["flops"]
-    same: dict[str, Any] = {"method": method, "seed": seed, "phase": "pretraining"}
     if not isinstance(start, int):
         ledger.add_reading(reading, **same, shares=len(flops), of="seed", flops=sum(flops[i]))
         return
@@ -157,7 +156,7 @@ def _evaluation(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, 
         for i, seed in enumerate(study.seeds):
             if part.arrays["diverged"][i]:
                 continue
-            loss, accuracy = _text(part.arrays["loss"][i]), _text(part.arrays["accuracy"][i])
+            loss, accuracy = as_text(part.arrays["loss"][i]), as_text(part.arrays["accuracy"][i])
             for task in range(len(loss)):
                 for k, steps in enumerate(study.evaluation.steps):
                     yield name, seed, task, steps, loss[task, k], accuracy[task, k]
@@ -166,12 +165,12 @@ def _evaluation(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, 
 def _trace(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, ...]]:
     for name, part in finished.items():
         for i, seed in enumerate(study.seeds):
-            columns = [_text(part.arrays[f"trace_{field}"][i]) for field in Trace._fields]
+            columns = [as_text(part.arrays[f"trace_{field}"][i]) for field in Trace._fields]
             for round_, values in enumerate(zip(*columns, strict=True), start=1):
                 yield name, seed, round_, *values
 
 
-def _text(values: Array) -> Array:
+def as_text(values: Array) -> Array:
     """Numbers as the shortest text that reads back as the same float32; NaN is an empty cell."""
     text = values.astype(np.float32).astype(str).astype(object)
     text[np.isnan(values)] = ""

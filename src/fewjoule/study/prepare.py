@@ -1,18 +1,38 @@
-"""A study with its data: everything that can be wrong with files is found here, before any work begins."""
+"""A study with its data: everything that can be wrong with files is found here, before any work begins.
+
+A user's own agents may bring models that they already have; `own_study` makes a study of one method over them.
+"""
 
 import hashlib
+import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 
 from fewjoule.errors import InputError
-from fewjoule.methods import Method
-from fewjoule.models.model import Model
-from fewjoule.study.families import FilesFamily
-from fewjoule.study.own import OwnAgents, read_own
-from fewjoule.study.settings import ModelSettings, Study
-from fewjoule.tasks.samples import Agents, Tasks
+from fewjoule.models.model import Model, check_fit
+from fewjoule.models.nets import model_from_spec
+from fewjoule.models.weights import read_model
+from fewjoule.study.families import TASK_SEED, FilesFamily
+from fewjoule.study.settings import ModelSettings, Study, make_study
+from fewjoule.tasks.files import AgentFiles, DataFormat, read_agents, read_tasks
+from fewjoule.tasks.samples import Agents, Tasks, for_seeds
+
+CONTROLS = ("average", "local", "random")
+"""Stand beside the method wherever new tasks judge it."""
+
+
+class OwnAgents(NamedTuple):
+    """The agents' files, the architecture, and the models that agents already have."""
+
+    files: AgentFiles
+    model: Model
+    source: str  # where the architecture comes from
+    vectors: dict[int, Array]  # by the agent's position
+    layouts: dict[int, str]  # whose order of axes the agent's file had
 
 
 class Prepared(NamedTuple):
@@ -39,11 +59,15 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
     if own is None:
         needs = any(entry.build().needs_validation for entry in study.methods)
         own = read_own(family, study.model, seed=seeds[0], needs_validation=needs)
-    agents, tasks, data = family.build_from(own.files, seeds, study.evaluation.shots)
+    agents, tasks, evaluation = own.files.agents, None, study.evaluation
+    data = f"{len(own.files.files)} agents of {family.folder}"
+    if family.new_tasks is not None:
+        tasks, names, *_ = read_tasks(family.new_tasks, own.files.format, shots=evaluation.shots, seed=TASK_SEED)
+        data += f", {len(names)} new tasks of {family.new_tasks}"
+        evaluation = evaluation.model_copy(update={"tasks": len(names)})  # as many new tasks as there are files
     model = ModelSettings(spec=own.model.spec, init=study.model.init, loss=own.model.loss_name)
-    count = {} if tasks is None else {"tasks": len(tasks.support.mask)}  # as many new tasks as there are files
-    study = study.model_copy(update={"model": model, "evaluation": study.evaluation.model_copy(update=count)})
-    return Prepared(study, own.model, agents, tasks, data, own)
+    study = study.model_copy(update={"model": model, "evaluation": evaluation})
+    return Prepared(study, own.model, for_seeds(lambda seed: agents, seeds), tasks, data, own)
 
 
 def digest(prepared: Prepared) -> str:
@@ -59,6 +83,63 @@ def digest_of(text: str, arrays: Any) -> str:
     return total.hexdigest()
 
 
-def uses_local(method: Method) -> bool:
-    """Whether a method asks for the agents' own models."""
-    return method.start != "random" or method.needs_local
+def read_own(family: FilesFamily, settings: ModelSettings, *, seed: int, needs_validation: bool) -> OwnAgents:
+    """The agents' files; the architecture from the settings or the first agent's weights; and all weights, checked."""
+    share = family.validation if family.validation is not None else 0.2 if needs_validation else 0.0
+    form = DataFormat(family.target, family.task, family.divide_by)
+    found = read_agents(family.folder, form, validation=share, seed=seed)
+    for path, held in zip(found.files, found.agents.data.validation.mask.sum(-1), strict=True):
+        if needs_validation and not held:
+            raise InputError(f"{path}: the method needs held-out samples; give x_test and y_test, or --validation 0.2.")
+    loss = "mse" if found.format.task == "regression" else "cross_entropy"
+    if settings.loss not in (None, loss):
+        raise InputError(
+            f"{family.folder} holds a {found.format.task} task, but model.loss is {settings.loss}; set {loss}."
+        )
+    paths = {i: path for i, path in enumerate(found.models) if path is not None}
+    if settings.spec is not None:
+        model, source = model_from_spec(settings.spec, init=settings.init, loss=loss), "as given"
+    elif paths:
+        first = next(iter(paths.values()))
+        model, source = read_model(first, loss=loss, layout=family.layout).model, f"from {first.name}"
+    else:
+        width = int(np.prod(found.agents.data.train.x.shape[2:]))
+        raise InputError(
+            f"{family.folder}: no agent has a model, so the architecture is not known; give it, as in --model "
+            f"mlp:{width}-40-40-{_outputs(found)}."
+        )
+    try:
+        check_fit(model, found.agents)
+    except InputError as error:
+        raise InputError(f"{family.folder}: {error}") from error
+    loaded = {i: read_model(path, model=model, layout=family.layout) for i, path in paths.items()}
+    layouts = {i: m.layout for i, m in loaded.items()}
+    return OwnAgents(found, model, source, {i: m.vector for i, m in loaded.items()}, layouts)
+
+
+def own_study(
+    tables: dict[str, Any], *, folder: Path, method: str, settings: dict[str, Any], seed: int, where: str
+) -> Study:
+    """A study of one method over own agents, with the controls that every comparison needs where new tasks judge.
+
+    `tables` are the study's family, model, local, energy and evaluation; `where` names them in errors.
+    """
+    name = folder.resolve().name
+    entries = [{"name": method, "label": method, "method": method, **settings}]
+    if tables["family"].get("new_tasks"):
+        entries += [{"name": control, "label": control, "method": control} for control in CONTROLS if control != method]
+    table = {
+        "name": re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("_.-")[:60] or "agents",
+        "title": f"Own agents: {name}",
+        "seeds": [seed],
+        **tables,
+        "methods": entries,
+    }
+    return make_study(table, where)
+
+
+def _outputs(found: AgentFiles) -> int:
+    y = found.agents.data.train.y
+    if found.format.task == "regression":
+        return int(y.shape[-1])
+    return len(found.format.classes) if found.format.classes else int(y.max()) + 1

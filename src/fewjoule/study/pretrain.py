@@ -36,16 +36,17 @@ def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
     models = np.zeros((len(study.seeds), len(agents), model.size), np.float32)
     for i, vector in given.items():
         models[:, i] = vector
-    nothing = np.zeros((len(study.seeds), len(agents)), int)
-    facts: dict[str, Any] = {"reading": None, "flops": nothing.tolist()}
+    flops, reading = np.zeros((len(study.seeds), len(agents)), int), None
     if missing:
         rest = agents if not given else agents.select(missing)
 
         local = _trained(prepared, rest, missing, meter, progress)
         models[:, missing] = local.arrays["models"]
-        nothing[:, missing] = training_flops(model, rest, local.arrays["steps"], **study.local.work())
-        reading = meter.of_flops(local.facts["reading"], int(nothing.sum()))
-        facts = {"reading": reading, "flops": nothing.tolist()}
+        by = study.local
+        steps = local.arrays["steps"]
+        flops[:, missing] = training_flops(model, rest, steps, name=by.optimiser, step=by.step, batch=by.batch)
+        reading = meter.of_flops(local.facts["reading"], int(flops.sum()))
+    facts: dict[str, Any] = {"reading": reading, "flops": flops.tolist()}
     if own is not None:
         merged = any(m.start == "average" or m.needs_local for m in (entry.build() for entry in study.methods))
         mode = study.family.align if merged and len(agents) > 1 else "never"  # type: ignore[union-attr]

@@ -20,12 +20,14 @@ from fewjoule.energy.metering import Metering
 from fewjoule.errors import DivergedWarning
 from fewjoule.files import locked, sweep
 from fewjoule.models.model import Model
+from fewjoule.report import write_report
+from fewjoule.simulate.rules import uses_local
 from fewjoule.simulate.simulate import Simulation
 from fewjoule.simulate.work import adaptation_flops, method_flops
 from fewjoule.study.families import Evaluation
 from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
-from fewjoule.study.prepare import Prepared, digest, prepare, uses_local
+from fewjoule.study.prepare import Prepared, digest, prepare
 from fewjoule.study.pretrain import Progress, lines_on, pretrain
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
@@ -41,47 +43,41 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Fin
     busy = f"{folder} is being run by another process; wait for it, or stop it first."
     with locked(folder / ".parts" / "lock", busy):
         sweep(folder)
-        return _run_locked(prepared, folder, progress)
+        study, model, agents, data = prepared.study, prepared.model, prepared.agents, prepared.data
+        parts = Parts(folder / ".parts")
+        parts.begin(digest(prepared))
+        meter = study.energy.metering()
+        progress.line(f"data: {data}")
+        progress.line(f"model: {model}; agents: {', '.join(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
+        progress.line(f"arithmetic: {meter.describe()}")
 
+        if not any(uses_local(entry.build()) for entry in study.methods):
+            progress.line("no local models are needed: every method starts at random here")
+        elif PRETRAINING not in parts:
+            progress.stage("local training", 1)
+            parts.save(PRETRAINING, pretrain(prepared, meter, progress))
+        local = parts.load(PRETRAINING) if PRETRAINING in parts else None
+        for line in lines_on(prepared, local) if local is not None and prepared.own is not None else ():
+            progress.line(line)
 
-def _run_locked(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Finished, Ledger]:
-    study, model, agents, data = prepared.study, prepared.model, prepared.agents, prepared.data
-    parts = Parts(folder / ".parts")
-    parts.begin(digest(prepared))
-    meter = study.energy.metering()
-    progress.line(f"data: {data}")
-    progress.line(f"model: {model}; agents: {', '.join(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
-    progress.line(f"arithmetic: {meter.describe()}")
+        _run_methods(prepared, local, meter, parts, progress)
 
-    if not any(uses_local(entry.build()) for entry in study.methods):
-        progress.line("no local models are needed: every method starts at random here")
-    elif PRETRAINING not in parts:
-        progress.stage("local training", 1)
-        parts.save(PRETRAINING, pretrain(prepared, meter, progress))
-    local = parts.load(PRETRAINING) if PRETRAINING in parts else None
-    for line in lines_on(prepared, local) if local is not None and prepared.own is not None else ():
-        progress.line(line)
-
-    _run_methods(prepared, local, meter, parts, progress)
-
-    if PATHS not in parts:
-        progress.stage("trajectories", 1)
-        parts.save(PATHS, _trajectories(prepared, local, parts))
+        if PATHS not in parts:
+            progress.stage("trajectories", 1)
+            parts.save(PATHS, _trajectories(prepared, local, parts))
+            progress.advance(1)
+        progress.stage("run folder", 1)
+        finished = Finished(local, {e.name: parts.load(method_part(e.name)) for e in study.methods}, parts.load(PATHS))
+        ledger = ledger_of(study, agents.names, finished)
+        write_run_folder(folder, prepared, finished, ledger)
         progress.advance(1)
-    progress.stage("run folder", 1)
-    finished = Finished(local, {e.name: parts.load(method_part(e.name)) for e in study.methods}, parts.load(PATHS))
-    ledger = ledger_of(study, agents.names, finished)
-    write_run_folder(folder, prepared, finished, ledger)
-    progress.advance(1)
-    if prepared.tasks is not None:
-        progress.stage("report", 1)
-        from fewjoule.report import write_report
-
-        write_report(folder)
-        progress.advance(1)
-    progress.finish()
-    shutil.rmtree(folder / ".parts")
-    return finished, ledger
+        if prepared.tasks is not None:
+            progress.stage("report", 1)
+            write_report(folder)
+            progress.advance(1)
+        progress.finish()
+        shutil.rmtree(folder / ".parts")
+        return finished, ledger
 
 
 def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts: Parts, progress: Progress) -> None:
@@ -129,11 +125,9 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergedWarning)  # it stands in the part, and is told to the user from there
         run, computation = meter.read(simulation.run, flops * len(study.seeds))
-    arrays = {
-        "meta": run.meta, "diverged": run.diverged, "uplink_bits": run.uplink_bits, "downlink_bits": run.downlink_bits,
-        "start_loss": run.start_loss, "final_loss": run.final_loss,
-        **{f"trace_{name}": value for name, value in run.trace._asdict().items()},
-    }  # fmt: skip
+    kept = ("meta", "diverged", "uplink_bits", "downlink_bits", "start_loss", "final_loss")
+    arrays = {name: getattr(run, name) for name in kept}
+    arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
     judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter)
     if run.meta_path is not None and run.agent_path is not None:
@@ -174,8 +168,8 @@ def _trajectories(prepared: Prepared, local: Part | None, parts: Parts) -> Part:
         name: (a["path_rounds"], a["meta_path"], a["agent_path"]) for name, a in kept.items() if not a["diverged"][0]
     }
     own = np.zeros((len(prepared.agents), prepared.model.size)) if local is None else local.arrays["models"][0]
-    rows = principal_paths(paths, prepared.agents.names, own)
-    return Part({"pc": np.asarray([row[3:] for row in rows], np.float32)}, {"rows": [row[:3] for row in rows]})
+    labels, points = principal_paths(paths, prepared.agents.names, own)
+    return Part({"pc": points.astype(np.float32)}, {"rows": labels})
 
 
 class Told:

@@ -24,6 +24,7 @@ from fewjoule.study.families import Count, Evaluation, FilesFamily, MnistFamily,
 from fewjoule.training.descent import optimiser
 
 BUILT_IN = ("sinusoid", "mnist")
+FAMILIES: dict[str, type[Table]] = {"sinusoid": SinusoidFamily, "mnist": MnistFamily, "files": FilesFamily}
 LONGEST_FILE_BYTES = 2**20
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -47,10 +48,6 @@ class LocalSettings(Table):
     gradient_tolerance: Annotated[float, Field(ge=0)] = 1e-3
     plateau_tolerance: Annotated[float, Field(ge=0)] = 0.0
     patience: Count = 5
-
-    def work(self) -> dict[str, Any]:
-        """What a step's operations depend on, for `training_flops`."""
-        return {"name": self.optimiser, "step": self.step, "batch": self.batch}
 
 
 class EnergySettings(Table):
@@ -181,7 +178,7 @@ def load_study(
     if quick:
         for key, value in quick_table.items():
             _put(table, key, value, where)
-    left_out = [*([] if full else ["full"]), *(["normal"] if quick else [])]
+    left_out = ("full", "normal") if quick else () if full else ("full",)
     methods = table.get("methods")
     if isinstance(methods, list):
         table["methods"] = [m for m in methods if not isinstance(m, dict) or m.get("runs", "always") not in left_out]
@@ -201,10 +198,9 @@ def make_study(table: dict[str, Any], where: str) -> Study:
     """A checked study from a table as TOML gives it; `where` names it in errors."""
     try:
         study = Study.model_validate(table)
+        study.check()
     except pydantic.ValidationError as error:
         raise InputError(f"{where}: {_explain(error, table)}") from None
-    try:
-        study.check()
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     return study
@@ -216,12 +212,10 @@ def read_source(source: str) -> tuple[dict[str, Any], str]:
         text = resources.files("fewjoule.study").joinpath(f"{source}.toml").read_text("utf-8")
         return tomllib.loads(text), f"study {source!r}"
     path = Path(source)
+    if path.suffix != ".toml" and path.exists():
+        raise InputError(f"{source} is not a study file; its name must end in .toml.")
     if path.suffix != ".toml":
-        raise (
-            unknown("study", source, BUILT_IN)
-            if not path.exists()
-            else InputError(f"{source} is not a study file; its name must end in .toml.")
-        )
+        raise unknown("study", source, BUILT_IN)
     return read_toml(path), str(path)
 
 
@@ -260,30 +254,26 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any]) -> str:
     """One problem of a study file as one line with the cure; a misspelt key before the key that it makes missing."""
     first = min(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
     place = [str(p) for p in first["loc"]]
-    if place[:2] in (["family", "sinusoid"], ["family", "mnist"], ["family", "files"]):
+    if place[:2] in [["family", kind] for kind in FAMILIES]:
         place.pop(1)
     if place[:1] == ["methods"] and len(place) > 1 and place[1].isdecimal():
         entry = table["methods"][int(place[1])]
         place[1] = str(entry.get("name", place[1])) if isinstance(entry, dict) else place[1]
     inside, key = ".".join(place[:-1]), place[-1] if place else ""
     if first["type"] == "extra_forbidden":
-        known = _fields(place[:-1], table)
         where = f" in [{inside}]" if inside else ""
-        return str(unknown("key", key, known)).replace(";", f"{where};", 1)
+        return str(unknown("key", key, _fields(place[:-1], table))).replace(";", f"{where};", 1)
     if first["type"] == "missing":
         return f"{'.'.join(place)} is missing; add it."
-    message = first["msg"][0].lower() + first["msg"][1:]
-    value = first.get("input")
-    shown = "" if isinstance(value, dict) else f", got {value!r}"
-    return f"{'.'.join(place)}: {message}{shown}."
+    message, value = first["msg"][0].lower() + first["msg"][1:], first.get("input")
+    return f"{'.'.join(place)}: {message}{'' if isinstance(value, dict) else f', got {value!r}'}."
 
 
 def _fields(place: list[str], table: dict[str, Any]) -> list[str]:
+    """The keys of the table at this place."""
     if not place:
         return list(Study.model_fields)
     if place[0] == "family":
-        kinds = {get_args(c.model_fields["kind"].annotation)[0]: c for c in (SinusoidFamily, MnistFamily, FilesFamily)}
-        return list(kinds[table["family"]["kind"]].model_fields)
+        return list(FAMILIES[table["family"]["kind"]].model_fields)
     annotation = Study.model_fields[place[0]].annotation
-    tables = [t for t in (annotation, *get_args(annotation)) if isinstance(t, type) and issubclass(t, Table)]
-    return list(tables[0].model_fields) if tables else []
+    return next(list(t.model_fields) for t in (annotation, *get_args(annotation)) if hasattr(t, "model_fields"))

@@ -5,14 +5,14 @@ From finished parts and the ledger to the table that becomes summary.json.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
 
 from fewjoule.energy import Ledger, ShannonLink, link
 from fewjoule.models.model import Model
-from fewjoule.report.run_folder import FORMAT, Summary
+from fewjoule.report.run_folder import FORMAT, LinkFacts, MethodSummary, Summary
 from fewjoule.study.parts import Part
 from fewjoule.study.settings import Study
 
@@ -25,48 +25,47 @@ def summarise(
     study: Study, model: Model, agents: Sequence[str], data: str, finished: dict[str, Part], ledger: Ledger
 ) -> Summary:
     """Everything of summary.json. Energies are per seed, quality is over all new tasks and the seeds that went well."""
-    metric = "accuracy" if model.loss_name == "cross_entropy" else "loss"
+    metric: Literal["accuracy", "loss"] = "accuracy" if model.loss_name == "cross_entropy" else "loss"
     at = study.evaluation.steps.index(study.evaluation.headline)
     shares = share_best(finished, metric, at)
-    rivals = {e.name: finished[e.name] for e in study.methods if e.paper}
-    paper = share_best(rivals, metric, at) if rivals else {}
+    paper = share_best({e.name: finished[e.name] for e in study.methods if e.paper}, metric, at)
     energies = _energies(ledger, len(study.seeds))
     methods = {}
     for entry in study.methods:
         part = finished[entry.name]
         good = ~part.arrays["diverged"]
-        methods[entry.name] = {
-            "label": entry.label or entry.name,
-            "method": entry.method,
-            "settings": entry.settings,
-            "rounds": entry.build().rounds,
-            "diverged": [s for s, ok in zip(study.seeds, good, strict=True) if not ok],
-            "quality": _quality(study, part, good, metric),
-            "share_best": shares[entry.name],
-            **({"share_best_in_paper": paper[entry.name]} if entry.name in paper else {}),
-            "energy": energies.get(entry.name, {}),
-            "uplink_values": _values(part.arrays["uplink_bits"]),
-            "downlink_values": _values(part.arrays["downlink_bits"]),
-        }
-    table = {
-        "format": FORMAT,
-        "study": study.name,
-        "title": study.title or study.name,
-        "metric": metric,
-        "better": "higher" if metric == "accuracy" else "lower",
-        "statistic": study.evaluation.statistic,
-        "steps": study.evaluation.steps,
-        "headline_steps": study.evaluation.headline,
-        "model": model.spec,
-        "weights": model.size,
-        "agents": list(agents),
-        "seeds": study.seeds,
-        "tasks": next(iter(finished.values())).arrays["loss"].shape[1],
-        "data": data,
-        "link": _link(study.energy.link),
-        "methods": methods,
-    }
-    return Summary.model_validate(table)
+        in_paper: dict[str, Any] = {"share_best_in_paper": paper[entry.name]} if entry.paper else {}
+        methods[entry.name] = MethodSummary(
+            label=entry.label or entry.name,
+            method=entry.method,
+            settings=entry.settings,
+            rounds=entry.build().rounds,
+            diverged=[s for s, ok in zip(study.seeds, good, strict=True) if not ok],
+            quality=_quality(study, part, good, metric),
+            share_best=shares[entry.name],
+            **in_paper,
+            energy=energies.get(entry.name, {}),
+            uplink_values=_values(part.arrays["uplink_bits"]),
+            downlink_values=_values(part.arrays["downlink_bits"]),
+        )
+    return Summary(
+        format=FORMAT,
+        study=study.name,
+        title=study.title or study.name,
+        metric=metric,
+        better="higher" if metric == "accuracy" else "lower",
+        statistic=study.evaluation.statistic,
+        steps=study.evaluation.steps,
+        headline_steps=study.evaluation.headline,
+        model=model.spec,
+        weights=model.size,
+        agents=list(agents),
+        seeds=study.seeds,
+        tasks=next(iter(finished.values())).arrays["loss"].shape[1],
+        data=data,
+        link=_link(study.energy.link),
+        methods=methods,
+    )
 
 
 def share_best(finished: dict[str, Part], metric: str, at: int) -> dict[str, float]:
@@ -74,14 +73,13 @@ def share_best(finished: dict[str, Part], metric: str, at: int) -> dict[str, flo
 
     A diverged seed never wins. The shares sum to 1, unless every method diverged somewhere.
     """
-    names = list(finished)
-    values = np.stack([finished[n].arrays[metric][..., at].ravel() for n in names])
-    if values.size == 0:  # a federation's operator may have no new tasks to judge by
-        return dict.fromkeys(names, 0.0)
+    values = np.array([part.arrays[metric][..., at].ravel() for part in finished.values()])
+    if values.size == 0:  # no methods; or a federation's operator may have no new tasks to judge by
+        return dict.fromkeys(finished, 0.0)
     signed = np.where(np.isnan(values), -np.inf, values if metric == "accuracy" else -values)
     winners = (signed == signed.max(0)) & ~np.isnan(values)
     shares = (winners / np.maximum(winners.sum(0), 1)).mean(1)
-    return {name: float(share) for name, share in zip(names, shares, strict=True)}
+    return dict(zip(finished, shares.tolist(), strict=True))
 
 
 def interval(per_seed: Array, *, ratio: bool = False) -> tuple[float | None, float | None]:
@@ -92,8 +90,10 @@ def interval(per_seed: Array, *, ratio: bool = False) -> tuple[float | None, flo
     """
     if len(per_seed) < LEAST_SEEDS or not np.isfinite(per_seed).all() or (ratio and per_seed.min() <= 0):
         return None, None
+    from scipy.special import stdtrit  # the quantile of Student's distribution; slow to import
+
     values = np.log(per_seed) if ratio else per_seed
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    half = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / math.sqrt(len(values))
     low, high = float(values.mean() - half), float(values.mean() + half)
     return (_exp(low), _exp(high)) if ratio else (max(low, 0.0), min(high, 1.0))
 
@@ -102,14 +102,14 @@ def _exp(value: float) -> float | None:
     return math.exp(value) if value < 700 else None
 
 
-def _quality(study: Study, part: Part, good: Array, metric: str) -> dict[str, Any]:
+def _quality(study: Study, part: Part, good: Array, metric: str) -> dict[int, Any]:
     if not good.any() or part.arrays["loss"].size == 0:
         return {}
     table = {}
     for k, steps in enumerate(study.evaluation.steps):
         loss = _statistics(part.arrays["loss"][good][..., k], study.evaluation.statistic, ratio=True)
         accuracy = _statistics(part.arrays["accuracy"][good][..., k], study.evaluation.statistic, ratio=False)
-        table[str(steps)] = {"loss": loss, "accuracy": accuracy if metric == "accuracy" else None}
+        table[steps] = {"loss": loss, "accuracy": accuracy if metric == "accuracy" else None}
     return table
 
 
@@ -140,17 +140,7 @@ def _values(bits: Array) -> float:
     return float(bits.sum() / 32 / len(bits))
 
 
-def _link(name: str) -> dict[str, Any]:
+def _link(name: str) -> LinkFacts:
     chosen = link(name)
-    table: dict[str, Any] = {"name": chosen.name, "source": chosen.source, "bits_per_weight": 32}
-    if isinstance(chosen, ShannonLink):
-        table |= {
-            "bandwidth_hz": chosen.bandwidth_hz,
-            "power_watts": chosen.power_watts,
-            "noise_watts_per_hz": chosen.noise_watts_per_hz,
-            "gain": chosen.gain,
-            "amplifier_efficiency": chosen.amplifier_efficiency,
-            "circuit_watts": chosen.circuit_watts,
-            "outage": chosen.outage,
-        }
-    return table
+    numbers = asdict(chosen) if isinstance(chosen, ShannonLink) else {"name": chosen.name}
+    return LinkFacts.model_validate({**numbers, "source": chosen.source, "bits_per_weight": 32})

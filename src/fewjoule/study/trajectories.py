@@ -8,7 +8,7 @@ import numpy as np
 MOST_POINTS = 51
 
 Array = np.ndarray[Any, Any]
-Row = tuple[str, str, int, float, float]
+Label = tuple[str, str, int]
 
 
 def kept_rounds(rounds: int) -> Array:
@@ -16,14 +16,16 @@ def kept_rounds(rounds: int) -> Array:
     return np.unique(np.linspace(0, rounds, min(MOST_POINTS, rounds + 1)).round().astype(int))
 
 
-def principal_paths(paths: Mapping[str, tuple[Array, Array, Array]], agents: Sequence[str], local: Array) -> list[Row]:
-    """Rows (method, agent, round, pc1, pc2); agent "" is the server's model.
+def principal_paths(
+    paths: Mapping[str, tuple[Array, Array, Array]], agents: Sequence[str], local: Array
+) -> tuple[list[Label], Array]:
+    """Labels (method, agent, round) and points [labels, 2]; agent "" is the server's model.
 
     `paths` has for each method the rounds [kept], the server's models then [kept, d] and the agents' models
     [kept - 1, agents, d] in all but the first. In round 0 the agents stand at their own models `local` [agents, d].
     The plane is common to all methods and goes through the mean of all points.
     """
-    labels: list[tuple[str, str, int]] = []
+    labels: list[Label] = []
     points: list[Array] = []
     for method, (rounds, server, models) in paths.items():
         for at, round_ in enumerate(rounds):
@@ -33,10 +35,9 @@ def principal_paths(paths: Mapping[str, tuple[Array, Array, Array]], agents: Seq
                 labels.append((method, agent, int(round_)))
                 points.append(local[i] if at == 0 else models[at - 1, i])
     if not points:
-        return []
+        return [], np.zeros((0, 2))
     table = np.asarray(points, np.float64)
     table -= table.mean(0)
     _, _, axes = np.linalg.svd(table, full_matrices=False)
     axes = axes[:2] * np.sign(axes[:2][np.arange(2), np.abs(axes[:2]).argmax(1)])[:, None]  # else the sign is arbitrary
-    plane = table @ axes.T
-    return [(*label, float(x), float(y)) for label, (x, y) in zip(labels, plane, strict=True)]
+    return labels, table @ axes.T
