@@ -29,7 +29,8 @@ def doctor(
         bool, typer.Option("--require-measured", help="Fail unless energy can be measured here, not only modelled.")
     ] = False,
     powercap: Annotated[
-        Path | None, typer.Option(help="Folder of the kernel's energy counters, where a container has them elsewhere.")
+        Path | None,
+        typer.Option(help="Folder of the energy counters (default: $FEWJOULE_POWERCAP, or else the kernel's)."),
     ] = None,
 ) -> None:
     """Say what this machine can measure and whether a run would work; exit code 0 only if it would."""
@@ -45,18 +46,15 @@ def doctor(
 def examine(*, require_measured: bool = False, powercap: Path | None = None) -> list[Finding]:
     """Everything the command prints."""
     from fewjoule.energy import PowercapMeter, PyraplMeter, ZeusMeter, auto
-    from fewjoule.energy.powercap import POWERCAP
-
-    root = POWERCAP if powercap is None else powercap
 
     def chosen() -> str:
-        meter = auto(require_measured=require_measured, powercap=root).meter
+        meter = auto(require_measured=require_measured, powercap=powercap).meter
         return f"{meter.kind} by {meter.source} (scope: {meter.scope})"
 
     checks: dict[str, Callable[[], str]] = {
         "fewjoule": lambda: f"{_version('fewjoule')}, Python {platform.python_version()}, {platform.platform()}",
         "energy": chosen,
-        "  powercap": lambda: f"measures {PowercapMeter(root).source}",
+        "  powercap": lambda: f"measures {PowercapMeter(powercap).source}",
         "  zeus": lambda: f"measures {ZeusMeter().source}",
         "  pyRAPL": lambda: f"measures {PyraplMeter().source}",
         "device": _devices,
