@@ -235,12 +235,12 @@ def test_trial_8_what_the_watching_thread_saw_is_not_forgotten(tree, monkeypatch
 
 def test_trial_8_a_window_in_which_the_machine_slept_is_refused(tree, monkeypatch):
     tree.zone("intel-rapl:0", "package-0")
-    meter, since_boot, slept = PowercapMeter(tree.root), time.clock_gettime, []
-    monkeypatch.setattr(
-        time,
-        "clock_gettime",
-        lambda clock: since_boot(clock) + (600.0 if slept and clock == time.CLOCK_BOOTTIME else 0),
-    )
+    meter, read_clock, slept = PowercapMeter(tree.root), time.clock_gettime, []
+
+    def clock(which):
+        return read_clock(which) + (600.0 if slept and which == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", clock)
     assert read(meter, tree, 1.0, "intel-rapl:0").joules == 1.0
     meter.start()
     slept.append(True)

@@ -30,7 +30,7 @@ def doctor(
     ] = False,
     powercap: Annotated[
         Path | None,
-        typer.Option(help="Folder of the energy counters (default: $FEWJOULE_POWERCAP, or else the kernel's)."),
+        typer.Option(help="Folder of the energy counters (default: $FEWJOULE_POWERCAP or the kernel's)."),
     ] = None,
 ) -> None:
     """Say what this machine can measure and whether a run would work; exit code 0 only if it would."""

@@ -70,8 +70,8 @@ def check_meter(meter: str, *, require_measured: bool) -> None:
         raise unknown("meter", meter, METERS)
     if require_measured and meter in MODELS:
         raise InputError(
-            f"require_measured asks for joules that a counter read, but the meter {meter!r} is a model; choose the meter "
-            "auto or powercap, or leave require_measured out."
+            f"require_measured asks for joules that a counter read, but the meter {meter!r} is a model; choose the "
+            "meter auto or powercap, or leave require_measured out."
         )
 
 

@@ -60,8 +60,8 @@ class Meter(ABC):
         joules = self._joules(seconds, cpu_seconds)
         if self.kind == "measured" and asleep > CLOCK_TOLERANCE_SECONDS:
             raise InputError(
-                f"the machine slept for {asleep:.3g} s while {self.source} measured, and counters may start again after "
-                "that; keep the machine awake and measure again."
+                f"the machine slept for {asleep:.3g} s while {self.source} measured, and counters may start again "
+                "after that; keep the machine awake and measure again."
             )
         return Reading(joules, seconds, cpu_seconds, self.kind, self.source, self.scope)
 

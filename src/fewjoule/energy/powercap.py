@@ -118,9 +118,9 @@ class PowercapMeter(Meter):
         used = current - last + (zone.range_uj if current < last else 0)
         if used > self._max_watts * 1e6 * (gap + COUNTER_LAG_SECONDS):
             raise InputError(
-                f"the counter of {zone.name} went from {last / 1e6:.6f} J to {current / 1e6:.6f} J in {gap:.3g} s, which "
-                f"is neither a use below {self._max_watts:g} W nor a wrap: it was set back or jumped; measure again, or "
-                "give PowercapMeter a higher max_watts if the processor can draw more."
+                f"the counter of {zone.name} went from {last / 1e6:.6f} J to {current / 1e6:.6f} J in {gap:.3g} s, "
+                f"which is neither a use below {self._max_watts:g} W nor a wrap: it was set back or jumped; measure "
+                "again, or give PowercapMeter a higher max_watts if the processor can draw more."
             )
         return used
 
