@@ -1,6 +1,6 @@
 """What a method's functions take, give and compute, from shapes alone: nothing is run, so it is known before a run."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from fewjoule.methods.method import Info, Method, Start
 from fewjoule.models.model import Model
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks
 from fewjoule.training.descent import descend, optimiser
+from fewjoule.training.local import loss_and_gradient_norm, steps_between_checks
 
 
 class Shapes(NamedTuple):
@@ -88,16 +89,22 @@ def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]
 
 
 def training_flops(
-    model: Model, agents: Agents, steps: np.ndarray[Any, Any], *, name: str, step: float, batch: int | None
-) -> list[list[int]]:
-    """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken."""
+    model: Model, agents: Agents, steps: np.ndarray[Any, Any], *, name: str, step: float, batch: int | None,
+    max_steps: int,
+) -> list[list[int]]:  # fmt: skip
+    """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken.
+
+    The checks whether to stop, each over all samples, are part of it.
+    """
     by, vector = optimiser(name, step), vector_of(model)
 
     def one(v: Any, m: Any, s: Any, k: Any) -> Any:
         return descend(model.loss, v, s, k, by=by, steps=1, batch=batch, memory=m)[:2]
 
-    once = count(one, vector, jax.eval_shape(by.init, vector), data_of(agents).train, key_shape()).flops
-    return [[once * int(taken) for taken in row] for row in steps]
+    samples, between = data_of(agents).train, steps_between_checks(max_steps)
+    once = count(one, vector, jax.eval_shape(by.init, vector), samples, key_shape()).flops
+    check = count(partial(loss_and_gradient_norm, model.loss), vector, samples).flops
+    return [[once * int(taken) + check * -(-int(taken) // between) for taken in row] for row in steps]
 
 
 def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float, name: str = "sgd") -> int:

@@ -49,8 +49,8 @@ class LocalSettings(Table):
     patience: Count = 5
 
     def work(self) -> dict[str, Any]:
-        """What a step's operations depend on, for `training_flops`."""
-        return {"name": self.optimiser, "step": self.step, "batch": self.batch}
+        """What the operations of a training depend on, for `training_flops`."""
+        return {"name": self.optimiser, "step": self.step, "batch": self.batch, "max_steps": self.max_steps}
 
 
 class EnergySettings(Table):

@@ -21,11 +21,12 @@ from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_ids, key_for, seeds_of
 from fewjoule.tasks.samples import AgentData, Agents, Samples
 from fewjoule.training.curvature import largest_eigenvalue
-from fewjoule.training.descent import descend
+from fewjoule.training.descent import Loss, descend
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.program import Program
 
 STOPPED_BY = ("limit", "gradient", "plateau", "diverged")
+CHECK_EVERY = 500
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +63,7 @@ def train_locally(
     gradient_tolerance: float = 1e-3,
     plateau_tolerance: float = 0.0,
     patience: int = 5,
-    check_every: int = 500,
+    check_every: int = CHECK_EVERY,
     shared_start: bool = True,
     around: Around | None = None,
 ) -> LocalModels:
@@ -84,16 +85,28 @@ def train_locally(
     not_negative("gradient_tolerance", gradient_tolerance)
     not_negative("plateau_tolerance", plateau_tolerance)
     seeds = seed_list(seed, agents)
-    chunk = math.ceil(max_steps / math.ceil(max_steps / check_every))
+    chunk = steps_between_checks(max_steps, check_every)
     rules = _Rules(optimiser, step, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
     make_optimiser(optimiser, step)
-    static = (model, rules, shared_start, agents.seeds is not None)
-    out = Program(_train, static, (agents.data, agent_ids(agents.names), seeds)).run(around)
+    ids, per_seed = agent_ids(agents.names), agents.seeds is not None
+    out = Program(_train, (model, rules, shared_start, per_seed), (agents.data, ids, seeds)).run(around)
+    out["sharpness"] = _sharpness(model, per_seed, out["models"], agents.data.train, ids, seeds)
     stopped = np.asarray(STOPPED_BY)[np.asarray(out.pop("rule"))]
     _warn(agents, seeds, stopped)
     if np.ndim(seed) == 0:
         out, stopped = jax.tree.map(lambda a: a[0], out), stopped[0]
     return LocalModels(**out, stopped_by=stopped)
+
+
+def steps_between_checks(max_steps: int, check_every: int = CHECK_EVERY) -> int:
+    """As asked, or a few less where that divides `max_steps` more evenly."""
+    return math.ceil(max_steps / math.ceil(max_steps / check_every))
+
+
+def loss_and_gradient_norm(loss: Loss, vector: Array, samples: Samples) -> tuple[Array, Array]:
+    """What an agent looks at in a check of its training: over all its samples."""
+    value, gradient = jax.value_and_grad(loss)(vector, samples)
+    return value, jnp.linalg.norm(gradient)
 
 
 def _warn(agents: Agents, seeds: np.ndarray[Any, Any], stopped: np.ndarray[Any, Any]) -> None:
@@ -145,22 +158,15 @@ def _train(
     model: Model, rules: _Rules, shared: bool, per_seed: bool, data: AgentData, ids: Array, seeds: Array
 ) -> dict[str, Array]:
     chosen = make_optimiser(rules.optimiser, rules.step)
-    roots = jax.vmap(lambda s: key_for(s, "local"))(seeds)
-    starts = jax.vmap(lambda s: key_for(s, "start"))(seeds)
-
-    def keys(roots: Array) -> Array:
-        return jax.vmap(lambda root: jax.vmap(lambda i: jax.random.fold_in(root, i))(ids))(roots)
-
     if shared:
-        start = jax.vmap(model.init)(starts)
+        start = jax.vmap(lambda s: model.init(key_for(s, "start")))(seeds)
         first = jnp.repeat(start[:, None], len(ids), 1)
     else:
-        start = first = jax.vmap(jax.vmap(model.init))(keys(starts))
-    agent_keys = keys(roots)
+        start = first = jax.vmap(jax.vmap(model.init))(_agent_keys(seeds, "start", ids))
+    agent_keys = _agent_keys(seeds, "local", ids)
 
     def check(p: _Training, samples: Samples) -> _Training:
-        loss, gradient = jax.value_and_grad(model.loss)(p.model, samples)
-        norm = jnp.linalg.norm(gradient)
+        loss, norm = loss_and_gradient_norm(model.loss, p.model, samples)
         better = loss < p.best * (1 - rules.plateau_tolerance)
         waited = jnp.where(better, 0, p.waited + 1)
         flat = (waited >= rules.patience) & (rules.plateau_tolerance > 0)
@@ -192,13 +198,23 @@ def _train(
         return chunk + 1, over_seeds(p, data.train, agent_keys, chunk)
 
     _, p = jax.lax.while_loop(lambda c: ~c[1].done.all(), go, (jnp.zeros((), jnp.int32), progress))
-
-    def sharpness(vector: Array, samples: Samples, key: Array) -> Array:
-        return largest_eigenvalue(lambda v: model.loss(v, samples), vector, key)
-
-    per_agent = jax.vmap(sharpness)
-    sharp = jax.vmap(per_agent, (0, 0 if per_seed else None, 0))(p.model, data.train, agent_keys)
     return {
         "models": p.model, "start": start, "loss": p.loss, "gradient_norm": p.gradient_norm, "steps": p.steps,
-        "sharpness": sharp, "rule": p.rule,
+        "rule": p.rule,
     }  # fmt: skip
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _sharpness(model: Model, per_seed: bool, models: Array, train: Samples, ids: Array, seeds: Array) -> Array:
+    """Apart from the training: no device computes it, so no meter may see it."""
+
+    def one(vector: Array, samples: Samples, key: Array) -> Array:
+        return largest_eigenvalue(lambda v: model.loss(v, samples), vector, key)
+
+    over_seeds = jax.vmap(jax.vmap(one), (0, 0 if per_seed else None, 0))
+    return over_seeds(models, train, _agent_keys(seeds, "local", ids))
+
+
+def _agent_keys(seeds: Array, purpose: str, ids: Array) -> Array:
+    """A key for every seed and agent."""
+    return jax.vmap(lambda s: jax.vmap(lambda i: jax.random.fold_in(key_for(s, purpose), i))(ids))(seeds)
