@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from fewjoule import files
 from fewjoule.cli import app
 from fewjoule.cli.screen import show_summary
+from fewjoule.energy import Ledger
 from fewjoule.models.weights import read_header
 from tests.energy.powercap_tree import JOULES_A_RUN, metered
 from tests.energy.recomputed import recomputed
@@ -69,6 +70,12 @@ def test_train_measures_the_joules_of_the_counter(place, trained):
     assert "arithmetic: measured by powercap package-0." in trained
 
 
+def test_trial_7_who_uses_one_agents_model_pays_for_that_one_alone(place, trained):
+    rows = Ledger.from_csv(place / "run" / "energy.csv").select(phase="pretraining")
+    shares = {(row.agent, row.kind): row.joules for row in rows if row.agent != "all"}
+    assert shares == {("a10", "modelled"): pytest.approx(JOULES_A_RUN / 3)}  # three agents of as many samples
+
+
 def test_trial_7_every_place_shows_what_the_rows_of_the_ledger_add_up_to(place, trained, capsys):
     amounts = of_fedavg(place)
     assert {phase for phase, _ in amounts} >= {"uplink", "downlink"}
@@ -124,8 +131,11 @@ def test_trial_6_choosing_the_number_of_steps_is_on_the_ledger(place, trained, c
     assert said.count("adaptation") == 2
 
 
-def test_adapt_meters_fine_tuning_alone(place, trained, command):
-    _, programs = command("adapt", place / "meta.st", place / "tasks" / "a3.npz", "-o", place / "plain.st")
-    (tuning,), spent = programs, read_header(place / "plain.st").card["energy"][-1]
+@pytest.mark.parametrize("steps", [0, 1, 10])
+def test_adapt_meters_fine_tuning_alone(place, trained, command, steps):
+    new = place / f"{steps}.st"
+    _, (tuning,) = command("adapt", place / "meta.st", place / "tasks" / "a3.npz", "--steps", steps, "-o", new)
+    spent = read_header(new).card["energy"][-1]
     assert (spent["kind"], spent["flops"]) == ("measured", tuning.flops())
     assert spent["joules"] == pytest.approx(JOULES_A_RUN)
+    assert (spent["flops"] == 0) == (steps == 0)

@@ -119,3 +119,9 @@ def test_trial_7_the_summary_shows_what_the_rows_of_the_ledger_add_up_to(run):
     added_up = sum(row.seconds for row in ledger if (row.method, row.phase) == ("few", "uplink")) / 2
     assert shown["few", "uplink", "analytic"]["seconds"] == pytest.approx(added_up / len(agents))
     assert len(agents) == 3
+
+
+@pytest.mark.parametrize("meter", ["cpu-time", "operations"])
+def test_trial_10_a_study_that_requires_measured_joules_refuses_a_model_before_it_begins(meter):
+    with pytest.raises(InputError, match=f"meter '{meter}' is a model; choose the meter auto or powercap"):
+        load_study("sinusoid", settings={"energy.meter": meter, "energy.require_measured": True})

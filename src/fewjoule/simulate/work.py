@@ -109,8 +109,6 @@ def training_flops(
 
 def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float, name: str = "sgd") -> int:
     """FLOPs of one new device that fine-tunes for this many steps."""
-    if steps == 0:
-        return 0
     support = jax.tree.map(lambda a: _shape(a.shape[1:], a.dtype), tasks.support)
     by = optimiser(name, step)
     return count(lambda v, s: descend(model.loss, v, s, by=by, steps=steps).vector, vector_of(model), support).flops
