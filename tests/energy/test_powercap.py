@@ -200,14 +200,16 @@ def test_the_order_of_start_and_stop_is_checked(tree):
         PowercapMeter(tree.root).stop()
 
 
-@pytest.mark.parametrize(("before", "after"), [(200_000_000, 1_000), (5_000_000, 4_999_999), (1_000_000, 900_000_000)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(200_000_000, 1_000), (5_000_000, 4_999_999), (1_000_000, 90_000_000_000)]
+)
 def test_trial_8_a_counter_that_was_set_back_or_jumped_is_no_measurement(tree, before, after):
     counter = tree.zone("intel-rapl:0", "package-0", at=before) / "energy_uj"
     meter = PowercapMeter(tree.root)
     meter.start()
     time.sleep(0.05)
     counter.write_text(f"{after}\n")
-    with pytest.raises(InputError, match=r"package-0 went from .* J to .* J in 0.05.* s.*below 1000 W nor a wrap"):
+    with pytest.raises(InputError, match=r"package-0 went from .* J to .* J in .* s, .*below 1000 W nor a wrap"):
         meter.stop()
     assert read(meter, tree, 1.0, "intel-rapl:0").joules == 1.0  # the next window is as good as any
 
