@@ -1,8 +1,12 @@
-"""A powercap tree in a temporary folder, whose counters the test moves."""
+"""A powercap tree in a temporary folder, whose counters the test moves, or the metered programs themselves."""
 
 from pathlib import Path
 
+from fewjoule.energy import NoMeterError, metering
+from fewjoule.training.program import Program
+
 RANGE_UJ = 262_143_328_850
+JOULES_A_RUN = 1e-3
 
 
 class Tree:
@@ -33,3 +37,29 @@ class Tree:
             at = int((folder / "energy_uj").read_text()) + round(joules * 1e6)
             range_uj = int((folder / "max_energy_range_uj").read_text())
             (folder / "energy_uj").write_text(f"{at % range_uj}\n")
+
+
+def metered(root: Path, patch) -> list[Program]:
+    """A machine with one counter, which each run of a metered program moves on by `JOULES_A_RUN`.
+
+    Gives the metered programs, in their order, once they have run. `patch` is pytest's monkeypatch.
+    """
+    tree, window, run, programs = Tree(root), metering._window, Program.run, []
+    tree.zone("intel-rapl:0", "package-0")
+
+    def no_accelerator():
+        raise NoMeterError("no accelerator in this test.")
+
+    def using(meter, job, **settings):
+        return window(meter, lambda: tree.use(JOULES_A_RUN, "intel-rapl:0") or job(), **settings)
+
+    def noting(program, around=None):
+        if around is not None:
+            programs.append(program)
+        return run(program, around)
+
+    patch.setenv("FEWJOULE_POWERCAP", str(root))
+    patch.setattr(metering, "ZeusMeter", no_accelerator)
+    patch.setattr(metering, "_window", using)
+    patch.setattr(Program, "run", noting)
+    return programs

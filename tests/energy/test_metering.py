@@ -5,7 +5,7 @@ import time
 import pytest
 
 from fewjoule.energy import Reading
-from fewjoule.energy.metering import SHORTEST_SECONDS, Metering
+from fewjoule.energy.metering import MODELS, SHORTEST_SECONDS, Metering
 from fewjoule.errors import InputError
 
 
@@ -45,3 +45,14 @@ def test_operation_counts_run_once_and_cost_the_devices_joules():
     assert runs == [1]
     assert reading["joules"] == pytest.approx(10**6 * 42.654e-3 * 9 / (2 * 120e6))
     assert reading["kind"] == "modelled"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trial_10_a_model_is_refused_where_measured_joules_are_required(name):
+    with pytest.raises(InputError, match=f"meter '{name}' is a model; choose the meter auto or powercap"):
+        Metering(meter=name, require_measured=True)
+
+
+def test_an_unknown_meter_is_not_a_model():
+    with pytest.raises(InputError, match="unknown meter 'powercab'; did you mean 'powercap'"):
+        Metering(meter="powercab")

@@ -49,7 +49,9 @@ def test_any_start_and_any_use_below_the_range_is_exact(tmp_path_factory, at, us
     tree = Tree(tmp_path_factory.mktemp("powercap"))
     tree.zone("intel-rapl:0", "package-0", at=at, range_uj=10**7)
     meter = PowercapMeter(tree.root, max_watts=1e-3)
-    assert read(meter, tree, used / 1e6, "intel-rapl:0").joules == pytest.approx(used / 1e6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "COUNTER_LAG_SECONDS", 1e4)  # the whole range may have been used at once
+        assert read(meter, tree, used / 1e6, "intel-rapl:0").joules == pytest.approx(used / 1e6)
     meter.close()
 
 
@@ -164,6 +166,7 @@ def test_too_long_a_window_is_refused(tree):
 
 def test_a_watched_window_survives_several_wraps(tree, monkeypatch):
     monkeypatch.setattr(module, "LOOKS_PER_RANGE", 2000)
+    monkeypatch.setattr(module, "COUNTER_LAG_SECONDS", 20.0)  # the test uses 20 s of power at once
     tree.zone("intel-rapl:0", "package-0", range_uj=10_000_000)
     meter = PowercapMeter(tree.root, max_watts=0.5, watch=True)  # may go 20 s unseen, is looked at every 10 ms
     meter.start()
@@ -195,3 +198,84 @@ def test_the_order_of_start_and_stop_is_checked(tree):
     tree.zone("intel-rapl:0", "package-0")
     with pytest.raises(InputError, match="stopped without a start"):
         PowercapMeter(tree.root).stop()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(200_000_000, 1_000), (5_000_000, 4_999_999), (1_000_000, 90_000_000_000)]
+)
+def test_trial_8_a_counter_that_was_set_back_or_jumped_is_no_measurement(tree, before, after):
+    counter = tree.zone("intel-rapl:0", "package-0", at=before) / "energy_uj"
+    meter = PowercapMeter(tree.root)
+    meter.start()
+    time.sleep(0.05)
+    counter.write_text(f"{after}\n")
+    with pytest.raises(InputError, match=r"package-0 went from .* J to .* J in .* s, .*below 1000 W nor a wrap"):
+        meter.stop()
+    assert read(meter, tree, 1.0, "intel-rapl:0").joules == 1.0  # the next window is as good as any
+
+
+def test_trial_8_what_the_watching_thread_saw_is_not_forgotten(tree, monkeypatch):
+    monkeypatch.setattr(module, "LOOKS_PER_RANGE", 20_000)
+    counter = tree.zone("intel-rapl:0", "package-0", at=5_000_000, range_uj=200_000_000) / "energy_uj"
+    meter = PowercapMeter(tree.root, max_watts=1.0, watch=True)  # looked at every 10 ms
+    meter.start()
+    counter.write_text("4000000\n")
+    while meter._refusal is None:
+        time.sleep(0.005)
+    monkeypatch.setattr(
+        module, "COUNTER_LAG_SECONDS", 1e3
+    )  # at the end so much time has passed that it could be a wrap
+    with pytest.raises(InputError, match="set back"):
+        meter.stop()
+    meter.start()
+    tree.use(1.0, "intel-rapl:0")
+    while meter._last_uj != [5_000_000]:  # the thread is still there
+        time.sleep(0.005)
+    assert meter.stop().joules == 1.0
+    meter.close()
+
+
+def test_trial_8_a_window_in_which_the_machine_slept_is_refused(tree, monkeypatch):
+    tree.zone("intel-rapl:0", "package-0")
+    meter, read_clock, slept = PowercapMeter(tree.root), time.clock_gettime, []
+
+    def clock(which):
+        return read_clock(which) + (600.0 if slept and which == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", clock)
+    assert read(meter, tree, 1.0, "intel-rapl:0").joules == 1.0
+    meter.start()
+    slept.append(True)
+    tree.use(1.0, "intel-rapl:0")
+    with pytest.raises(InputError, match=r"slept for 600 s while powercap package-0 measured.*measure again"):
+        meter.stop()
+    assert read(meter, tree, 1.0, "intel-rapl:0").joules == 1.0
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_trial_20_a_counter_that_fails_meanwhile_is_one_clear_line(tree, monkeypatch, watch):
+    monkeypatch.setattr(module, "LOOKS_PER_RANGE", 26_000)
+    tree.zone("intel-rapl:0", "package-0")
+    meter, pread = PowercapMeter(tree.root, watch=watch), os.pread
+
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    meter.start()
+    monkeypatch.setattr(module.os, "pread", fail)
+    while watch and meter._refusal is None:
+        time.sleep(0.005)
+    with pytest.raises(NoMeterError, match=r"energy_uj cannot be read \(Input/output error\); the processor did not"):
+        meter.stop()
+    with pytest.raises(NoMeterError, match="Input/output error"):
+        meter.start()
+    monkeypatch.setattr(module.os, "pread", pread)
+    assert read(meter, tree, 1.0, "intel-rapl:0").joules == 1.0
+    meter.close()
+
+
+def test_the_environment_names_the_folder_of_the_counters(tree, no_accelerator, monkeypatch):
+    tree.zone("intel-rapl:0", "package-0")
+    monkeypatch.setenv("FEWJOULE_POWERCAP", str(tree.root))
+    assert PowercapMeter().zones[0].path == tree.path("intel-rapl:0")
+    assert auto(require_measured=True).meter.kind == "measured"

@@ -67,6 +67,18 @@ def test_a_gpu_that_reads_zero_is_an_error():
         meter.stop()
 
 
+class Lost(Monitor):
+    def end_window(self, key):
+        raise RuntimeError("GPU is lost")
+
+
+def test_trial_20_a_driver_that_fails_meanwhile_is_one_clear_line():
+    meter = ZeusMeter(Lost(None, gpus=[0]))
+    meter.start()
+    with pytest.raises(NoMeterError, match="zeus GPU 0 failed while measuring: RuntimeError: GPU is lost; measure"):
+        meter.stop()
+
+
 def test_chips_are_read_in_millijoules_without_counting_parts_twice():
     apple = pytest.importorskip("zeus.device.soc.apple", reason="zeus is not installed").AppleSiliconMeasurement
     jetson = pytest.importorskip("zeus.device.soc.jetson").JetsonMeasurement
@@ -120,7 +132,7 @@ def redirected(tmp_path, monkeypatch):
 
 
 def test_pyrapl_agrees_with_the_own_reader_on_the_same_counters(redirected):
-    theirs, own = PyraplMeter(), PowercapMeter(redirected.root)
+    theirs, own = PyraplMeter(), PowercapMeter(redirected.root, max_watts=1e4)
     for joules in (0.25, 3.0, 41.5):
         theirs.start()
         own.start()
@@ -134,7 +146,7 @@ def test_pyrapl_agrees_with_the_own_reader_on_the_same_counters(redirected):
 
 def test_pyrapl_refuses_the_wrap_that_the_own_reader_undoes(redirected):
     redirected.use(990.0, "intel-rapl:0")
-    theirs, own = PyraplMeter(), PowercapMeter(redirected.root)
+    theirs, own = PyraplMeter(), PowercapMeter(redirected.root, max_watts=1e4)
     theirs.start()
     own.start()
     redirected.use(20.0, "intel-rapl:0", "intel-rapl:1", "intel-rapl:0:1", "intel-rapl:1:1")

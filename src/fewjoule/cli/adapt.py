@@ -16,8 +16,8 @@ from fewjoule.simulate.work import adaptation_flops
 from fewjoule.study.outputs import energy_table
 from fewjoule.study.settings import EnergySettings
 from fewjoule.tasks.files import read_task
+from fewjoule.training.adapt import FineTuning, choose_steps, one_task
 from fewjoule.training.adapt import adapt as fine_tune
-from fewjoule.training.adapt import choose_steps, one_task
 from fewjoule.training.descent import optimiser as named_optimiser
 
 
@@ -61,29 +61,31 @@ def adapt(
     say(f"{model.spec}, {model.loss_name}; {count} samples of {new.name}")
     say(f"arithmetic: {reader.describe()}")
     adapted = {"samples": count, "steps": steps, **settings, "from": meta.name}
+    ledger = Ledger()
     if choose is not None:
+        held_out: dict[str, Any] = {"most": steps, "by": choose, "share": share, "seed": seed, **settings}
         with stage(f"choosing the number of steps by {choose}"):
-            chosen = choose_steps(
-                model, loaded.vector, support, most=steps, by=choose, share=share, seed=seed, **settings
+            chosen, spent = reader.read(
+                lambda around: choose_steps(model, loaded.vector, support, **held_out, around=around), None
             )
+        spent = reader.of_flops(spent, chosen.flops)
+        spent["source"] += "; choosing the number of steps"
+        ledger.add_reading(spent, method="choose", seed=seed, phase="adaptation", flops=chosen.flops)
         steps = chosen.steps
         adapted |= {"steps": steps, "chosen_by": choose}
         say(f"{steps} steps, chosen by {choose}: loss {chosen.loss[steps]:.4g} ({chosen.loss[0]:.4g} without any)")
-
-    def tune() -> Any:
-        return fine_tune(model, loaded.vector, one_task(support), steps=[steps], keep_models=True, **settings)
-
-    flops = adaptation_flops(model, one_task(support), steps, step)
+    task = one_task(support)
+    tuning = FineTuning(model, loaded.vector, task.support, steps=steps, **settings)
+    flops = adaptation_flops(model, task, steps, step, optimiser)
     with stage(f"{steps} steps of {step:g}"):
-        tune()  # compiles, which no device pays for
-        done, spent = reader.read(lambda around: around(tune), flops)
+        (vector,), spent = reader.read(tuning.run, flops)
         grid = step_grid(steps)
         curves = {
             name: fine_tune(model, loaded.vector, one_task(support, query), steps=grid, **settings)
             for name, query in (("", support), ("held-out ", held))
             if query is not None
         }
-    if not np.isfinite(done.models).all() or not np.isfinite(curves[""].loss).all():
+    if not np.isfinite(vector).all() or not np.isfinite(curves[""].loss).all():
         raise InputError(f"fine-tuning diverged within {steps} steps of {step:g}; lower --step.")
     columns: dict[str, Any] = {"steps": grid}
     for name, curve in curves.items():
@@ -94,12 +96,11 @@ def adapt(
     adapted["loss"] = curves[""].loss[0, -1]
     if held is not None:
         adapted["test_loss"] = curves["held-out "].loss[0, -1]
-    ledger = Ledger()
     ledger.add_reading(spent, method="adapt", seed=seed, phase="adaptation", flops=flops)
     energy = energy_table(ledger)
     before = loaded.card.get("energy") or []
     card = {**loaded.card, "reading": form._asdict(), "adapted": adapted, "energy": [*before, *energy]}
-    write_model(output, model, done.models[0], card, force=force)
+    write_model(output, model, vector, card, force=force)
     show_energy(energy, None)
     say(f"adapted model: {output}")
 

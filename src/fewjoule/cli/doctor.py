@@ -14,7 +14,6 @@ import numpy as np
 import typer
 
 from fewjoule import energy, files
-from fewjoule.energy.powercap import POWERCAP
 from fewjoule.errors import InputError
 from fewjoule.methods import method
 from fewjoule.models.nets import mlp
@@ -29,20 +28,20 @@ def doctor(
         bool, typer.Option("--require-measured", help="Fail unless energy can be measured here, not only modelled.")
     ] = False,
     powercap: Annotated[
-        Path | None, typer.Option(help="Folder of the kernel's energy counters, where a container has them elsewhere.")
+        Path | None,
+        typer.Option(help="Folder of the energy counters (default: $FEWJOULE_POWERCAP or the kernel's)."),
     ] = None,
 ) -> None:
     """Say what this machine can measure and whether a run would work; exit code 0 only if it would."""
-    root = POWERCAP if powercap is None else powercap
 
     def chosen() -> str:
-        meter = energy.auto(require_measured=require_measured, powercap=root).meter
+        meter = energy.auto(require_measured=require_measured, powercap=powercap).meter
         return f"{meter.kind} by {meter.source} (scope: {meter.scope})"
 
     checks: dict[str, Callable[[], str]] = {
         "fewjoule": lambda: f"{_version('fewjoule')}, Python {platform.python_version()}, {platform.platform()}",
         "energy": chosen,
-        "  powercap": lambda: f"measures {energy.PowercapMeter(root).source}",
+        "  powercap": lambda: f"measures {energy.PowercapMeter(powercap).source}",
         "  zeus": lambda: f"measures {energy.ZeusMeter().source}",
         "  pyRAPL": lambda: f"measures {energy.PyraplMeter().source}",
         "device": _devices,

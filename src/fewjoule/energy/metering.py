@@ -15,12 +15,14 @@ import jax
 
 from fewjoule.energy.limits import ABOVE_0
 from fewjoule.energy.meters import CpuTimeMeter, Device, Meter, NoMeterError, OperationMeter, Reading, Together
-from fewjoule.energy.powercap import POWERCAP, PowercapMeter
+from fewjoule.energy.powercap import PowercapMeter
 from fewjoule.energy.presets import device as named_device
 from fewjoule.energy.third_party import ZeusMeter
-from fewjoule.errors import InputError
+from fewjoule.errors import InputError, unknown
 
 DEFAULT_DEVICE = "laptop-core"
+MODELS = ("cpu-time", "operations")
+METERS = ("auto", "powercap", *MODELS)
 SHORTEST_SECONDS = 0.1
 IDLE_TOLERANCE = 0.1
 Result = TypeVar("Result")
@@ -37,11 +39,12 @@ class ChosenMeter(NamedTuple):
 
 
 def auto(
-    *, require_measured: bool = False, device: Device | str = DEFAULT_DEVICE, powercap: Path = POWERCAP
+    *, require_measured: bool = False, device: Device | str = DEFAULT_DEVICE, powercap: Path | None = None
 ) -> ChosenMeter:
     """The best meter of this machine: counters where they can be read, else the CPU-time model of `device`.
 
-    With `require_measured` a machine without counters is an error that says why and what would help.
+    With `require_measured` a machine without counters is an error that says why and what would help. `powercap` is the
+    folder of the counters, where it is not the one of `PowercapMeter`.
     """
     measured: list[Meter] = []
     reasons: list[str] = []
@@ -61,22 +64,33 @@ def auto(
     return ChosenMeter(model, f"modelled by {model.source}, since energy cannot be measured here: {why}")
 
 
+def check_meter(meter: str, *, require_measured: bool) -> None:
+    """Refuse a meter that does not exist, and a model where measured joules are required."""
+    if meter not in METERS:
+        raise unknown("meter", meter, METERS)
+    if require_measured and meter in MODELS:
+        raise InputError(
+            f"require_measured asks for joules that a counter read, but the meter {meter!r} is a model; choose the "
+            "meter auto or powercap, or leave require_measured out."
+        )
+
+
 class Metering:
     """The meter of a run: readings as plain tables (joules, seconds, kind, source) of one execution."""
 
     def __init__(self, *, meter: str = "auto", device: str = DEFAULT_DEVICE, require_measured: bool = False) -> None:
+        check_meter(meter, require_measured=require_measured)
         self._device = named_device(device)
         self._by_operations = meter == "operations"
-        if meter == "powercap":
-            self._meter: Meter = PowercapMeter(watch=True)
-            self._reason = f"measured by {self._meter.source}."
-        elif meter == "auto" or require_measured:
-            self._meter, self._reason = auto(require_measured=require_measured, device=self._device)
-        else:
-            self._meter = CpuTimeMeter(self._device)
-            self._reason = f"modelled by {self._meter.source}, as the study asks."
+        self._meter: Meter = CpuTimeMeter(self._device)
+        self._reason = f"modelled by {self._meter.source}, as the study asks."
         if self._by_operations:
             self._reason = f"modelled by FLOPs x {self._device.joules_per_flop:.3g} J ({self._device.name})."
+        elif meter == "powercap":
+            self._meter = PowercapMeter(watch=True)
+            self._reason = f"measured by {self._meter.source}."
+        elif meter == "auto":
+            self._meter, self._reason = auto(require_measured=require_measured, device=self._device)
 
     def describe(self) -> str:
         """One sentence for the user: which meter, and why not a better one."""

@@ -18,6 +18,9 @@ from typing import NamedTuple
 from fewjoule.energy.limits import Checked, Positive, PositiveInt, amount
 from fewjoule.errors import InputError, positive
 
+CLOCK_TOLERANCE_SECONDS = 0.1
+"""Two clocks are not read at once; a machine sleeps for longer."""
+
 
 class Reading(NamedTuple):
     """Energy of one window, or the mean over `repeats` windows with its standard error.
@@ -42,19 +45,25 @@ class Meter(ABC):
     kind: str
     source: str
     scope: str
-    _since: tuple[float, float] | None = None
+    _since: tuple[float, float, float] | None = None
 
     def start(self) -> None:
         self._begin()
-        self._since = (time.perf_counter(), time.process_time())
+        self._since = _clocks()
 
     def stop(self) -> Reading:
-        now = (time.perf_counter(), time.process_time())
+        now = _clocks()
         if self._since is None:
             raise InputError("the meter was stopped without a start; call start() before the work.")
-        seconds, cpu_seconds = now[0] - self._since[0], now[1] - self._since[1]
+        seconds, cpu_seconds, asleep = (end - begin for begin, end in zip(self._since, now, strict=True))
         self._since = None
-        return Reading(self._joules(seconds, cpu_seconds), seconds, cpu_seconds, self.kind, self.source, self.scope)
+        joules = self._joules(seconds, cpu_seconds)
+        if self.kind == "measured" and asleep > CLOCK_TOLERANCE_SECONDS:
+            raise InputError(
+                f"the machine slept for {asleep:.3g} s while {self.source} measured, and counters may start again "
+                "after that; keep the machine awake and measure again."
+            )
+        return Reading(joules, seconds, cpu_seconds, self.kind, self.source, self.scope)
 
     def _begin(self) -> None:  # noqa: B027, a model has nothing to read
         """Note where the counters stand."""
@@ -62,6 +71,14 @@ class Meter(ABC):
     @abstractmethod
     def _joules(self, seconds: float, cpu_seconds: float) -> float:
         """Joules of the window that ends now."""
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Seconds awake, of this process on processors, and asleep: those that only the clock since booting counts."""
+    now = time.perf_counter()
+    since_boot = getattr(time, "CLOCK_BOOTTIME", None)  # Linux, as powercap
+    asleep = 0.0 if since_boot is None else time.clock_gettime(since_boot) - time.clock_gettime(time.CLOCK_MONOTONIC)
+    return now, time.process_time(), asleep
 
 
 class NoMeterError(InputError):

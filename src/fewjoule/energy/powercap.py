@@ -18,8 +18,11 @@ from typing import NamedTuple
 from fewjoule.energy.meters import Meter, NoMeterError
 from fewjoule.errors import InputError
 
-POWERCAP = Path("/sys/class/powercap")
+POWERCAP = "/sys/class/powercap"
+POWERCAP_VARIABLE = "FEWJOULE_POWERCAP"
 MAX_WATTS = 1000.0
+COUNTER_LAG_SECONDS = 0.01
+"""A counter moves in jumps: what it shows may be this old, so a short window can hold the energy of a longer one."""
 LOOKS_PER_RANGE = 4
 _COUNTER_RIGHTS = "sudo chmod a+r /sys/class/powercap/intel-rapl*/energy_uj (again after each boot, or by a udev rule)"
 _ZONE = re.compile(r"intel-rapl(-mmio)?:\d+(:\d+)?")
@@ -37,22 +40,26 @@ class Zone(NamedTuple):
 class PowercapMeter(Meter):
     """Measured: the packages and their memory, as the kernel counts them.
 
-    A counter may wrap once between two looks at it, so a window is exact as long as nobody could have used its whole
-    range in that time: `max_watts` is what one zone can draw at most. A longer window is refused, unless `watch` lets a
-    background thread look often enough. `dram=False` leaves memory out.
+    `root` is the folder of the counters; without it $FEWJOULE_POWERCAP, or else the kernel's own. A counter may wrap
+    once between two looks at it, so a window is exact as long as nobody could have used its whole range in that time:
+    `max_watts` is what one zone can draw at most. A longer window is refused, unless `watch` lets a background thread
+    look often enough; so is more than `max_watts`, which a counter shows that was set back. `dram=False` leaves memory
+    out.
     """
 
     kind, scope = "measured", "package"
 
     def __init__(
-        self, root: Path = POWERCAP, *, dram: bool = True, max_watts: float = MAX_WATTS, watch: bool = False
+        self, root: Path | None = None, *, dram: bool = True, max_watts: float = MAX_WATTS, watch: bool = False
     ) -> None:
-        self.zones = find_zones(Path(root), dram=dram)
+        self.zones = find_zones(Path(root or os.environ.get(POWERCAP_VARIABLE) or POWERCAP), dram=dram)
         self.source = "powercap " + ", ".join(zone.name for zone in self.zones)
         self._files = [_open(zone.path / "energy_uj") for zone in self.zones]
         self.longest_seconds = min(zone.range_uj for zone in self.zones) / 1e6 / max_watts
+        self._max_watts = max_watts
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._used_uj: list[int] | None = None
+        self._refusal: InputError | None = None
         self._last_uj, self._looked = self._read(), time.monotonic()
         if watch:
             threading.Thread(target=self._watch, name="fewjoule-powercap", daemon=True).start()
@@ -60,12 +67,14 @@ class PowercapMeter(Meter):
     def _begin(self) -> None:
         with self._lock:
             self._last_uj, self._looked = self._read(), time.monotonic()
-            self._used_uj = [0] * len(self.zones)
+            self._used_uj, self._refusal = [0] * len(self.zones), None
 
     def _joules(self, seconds: float, cpu_seconds: float) -> float:
         with self._lock:
             self._look()
             used, self._used_uj = self._used_uj, None
+            if self._refusal is not None:
+                raise self._refusal
         assert used is not None
         for zone, microjoules in zip(self.zones, used, strict=True):
             if microjoules == 0:
@@ -84,31 +93,43 @@ class PowercapMeter(Meter):
             self._files = []
 
     def _read(self) -> list[int]:
-        return [_number(os.pread(file, 32, 0), zone.path) for file, zone in zip(self._files, self.zones, strict=True)]
+        return [_counter(file, zone.path) for file, zone in zip(self._files, self.zones, strict=True)]
 
     def _look(self) -> None:
-        """Add what was used since the last look; the caller holds the lock."""
-        if self._used_uj is None:
+        """Add what was used since the last look, or keep why that is not known; the caller holds the lock."""
+        if self._used_uj is None or self._refusal is not None:
             return
-        now, gap = self._read(), time.monotonic() - self._looked
+        try:
+            now, gap = self._read(), time.monotonic() - self._looked
+            for i, (zone, last, current) in enumerate(zip(self.zones, self._last_uj, now, strict=True)):
+                self._used_uj[i] += self._used(zone, last, current, gap)
+        except InputError as error:
+            self._refusal = error  # for the whole window, whoever looked
+            return
+        self._last_uj, self._looked = now, time.monotonic()
+
+    def _used(self, zone: Zone, last: int, current: int, gap: float) -> int:
+        """Microjoules between two looks `gap` seconds apart; one wrap is undone, what cannot be is refused."""
         if gap > self.longest_seconds:
             raise InputError(
                 f"{gap:.3g} s passed without a look at the counters, which can wrap more than once after "
                 f"{self.longest_seconds:.3g} s; measure in shorter windows, or use PowercapMeter(watch=True)."
             )
-        for i, (zone, last, current) in enumerate(zip(self.zones, self._last_uj, now, strict=True)):
-            self._used_uj[i] += current - last + (zone.range_uj if current < last else 0)
-        self._last_uj, self._looked = now, time.monotonic()
+        used = current - last + (zone.range_uj if current < last else 0)
+        if used > self._max_watts * 1e6 * (gap + COUNTER_LAG_SECONDS):
+            raise InputError(
+                f"the counter of {zone.name} went from {last / 1e6:.6f} J to {current / 1e6:.6f} J in {gap:.3g} s, "
+                f"which is neither a use below {self._max_watts:g} W nor a wrap: it was set back or jumped; measure "
+                "again, or give PowercapMeter a higher max_watts if the processor can draw more."
+            )
+        return used
 
     def _watch(self) -> None:
         while not self._closed.wait(self.longest_seconds / LOOKS_PER_RANGE):
             with self._lock:
                 if self._closed.is_set():
                     return
-                try:
-                    self._look()
-                except InputError:
-                    return  # stop() finds the same gap and says so
+                self._look()
 
 
 def find_zones(root: Path, *, dram: bool = True) -> list[Zone]:
@@ -167,15 +188,22 @@ def _open(path: Path) -> int:
         file = os.open(path, os.O_RDONLY)
         os.pread(file, 1, 0)
     except OSError as error:
-        raise NoMeterError(f"{path} cannot be read ({error.strerror}); {_cure(error)}") from error
+        raise _unreadable(path, error) from error
     return file
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise NoMeterError(f"{path} cannot be read ({error.strerror}); {_cure(error)}") from error
+        raise _unreadable(path, error) from error
+
+
+def _counter(file: int, folder: Path) -> int:
+    try:
+        return _number(os.pread(file, 32, 0), folder)
+    except OSError as error:
+        raise _unreadable(folder / "energy_uj", error) from error
 
 
 def _number(text: bytes, folder: Path) -> int:
@@ -184,6 +212,10 @@ def _number(text: bytes, folder: Path) -> int:
     except ValueError:
         path = folder / "energy_uj"
         raise NoMeterError(f"{path} must hold a whole number, got {text!r}; this counter is not usable.") from None
+
+
+def _unreadable(path: Path, error: OSError) -> NoMeterError:
+    return NoMeterError(f"{path} cannot be read ({error.strerror}); {_cure(error)}")
 
 
 def in_virtual_machine() -> bool:
@@ -209,6 +241,8 @@ def _cure(error: OSError | None) -> str:
     """Why powercap gives nothing here, and what to do."""
     if error is not None and error.errno in (errno.EACCES, errno.EPERM):
         return f"since Linux 5.10 only root may read it: {_COUNTER_RIGHTS}."
+    if error is not None and error.errno == errno.EIO:
+        return "the processor did not answer; measure again, or accept a model with the meter cpu-time."
     if error is not None:
         return "the kernel's powercap files are not complete here; run on the host itself."
     if platform.system() != "Linux":
@@ -218,6 +252,6 @@ def _cure(error: OSError | None) -> str:
     if in_container():
         return (
             "a container does not see the host's counters unless they are handed in: run it with "
-            "-v /sys/devices/virtual/powercap:/powercap:ro and read them from /powercap/intel-rapl."
+            f"-v /sys/devices/virtual/powercap:/powercap:ro -e {POWERCAP_VARIABLE}=/powercap/intel-rapl."
         )
     return "load the driver with: sudo modprobe intel_rapl_msr (Linux 3.13 for Intel, 5.8 for AMD)."

@@ -6,10 +6,23 @@ counters and knows what to do when they wrap.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fewjoule.energy.meters import Meter, NoMeterError
 from fewjoule.errors import InputError
+
+
+@contextmanager
+def _asking(source: str) -> Iterator[None]:
+    """Another project's driver may fail at any time and in any way; that is no reading."""
+    try:
+        yield
+    except Exception as error:
+        raise NoMeterError(
+            f"{source} failed while measuring: {type(error).__name__}: {error}; measure again."
+        ) from error
 
 
 class ZeusMeter(Meter):
@@ -38,10 +51,12 @@ class ZeusMeter(Meter):
         self.source = "zeus " + ", ".join(parts)
 
     def _begin(self) -> None:
-        self._monitor.begin_window("fewjoule", restart=True)
+        with _asking(self.source):
+            self._monitor.begin_window("fewjoule", restart=True)
 
     def _joules(self, seconds: float, cpu_seconds: float) -> float:
-        measured = self._monitor.end_window("fewjoule")
+        with _asking(self.source):
+            measured = self._monitor.end_window("fewjoule")
         for gpu, energy in measured.gpu_energy.items():
             if energy <= 0:
                 raise InputError(f"zeus read {energy} J for GPU {gpu} in {seconds:.3g} s; measure for at least 0.1 s.")
@@ -85,10 +100,12 @@ class PyraplMeter(Meter):
             raise NoMeterError(f"pyRAPL cannot read this machine's counters ({type(error).__name__}).") from error
 
     def _begin(self) -> None:
-        self._first = list(self._sensor.energy())
+        with _asking(self.source):
+            self._first = list(self._sensor.energy())
 
     def _joules(self, seconds: float, cpu_seconds: float) -> float:
-        ends = zip(self._first, self._sensor.energy(), strict=True)
+        with _asking(self.source):
+            ends = zip(self._first, self._sensor.energy(), strict=True)
         used = [end - begin for begin, end in ends if begin >= 0]  # -1 stands for a counter that is not there
         if not used or min(used) < 0:
             raise InputError("a counter wrapped, which pyRAPL cannot undo; measure again, or use PowercapMeter.")

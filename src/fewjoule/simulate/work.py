@@ -1,6 +1,6 @@
 """What a method's functions take, give and compute, from shapes alone: nothing is run, so it is known before a run."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from fewjoule.methods.method import Info, Method, Start
 from fewjoule.models.model import Model
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks
 from fewjoule.training.descent import descend, optimiser
+from fewjoule.training.local import loss_and_gradient_norm, steps_between_checks
 
 
 class Shapes(NamedTuple):
@@ -86,21 +87,27 @@ def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]
     return first, turn.flops
 
 
-def training_flops(model: Model, agents: Agents, steps: Any, *, name: str, step: float, batch: int | None) -> Any:
-    """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken."""
+def training_flops(
+    model: Model, agents: Agents, steps: Any, *, name: str, step: float, batch: int | None, max_steps: int
+) -> Any:
+    """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken.
+
+    The checks whether to stop, each over all samples, are part of it.
+    """
     by, vector = optimiser(name, step), vector_of(model)
 
     def one(v: Any, m: Any, s: Any, k: Any) -> Any:
         return descend(model.loss, v, s, k, by=by, steps=1, batch=batch, memory=m)[:2]
 
-    once = count(one, vector, jax.eval_shape(by.init, vector), data_of(agents).train, key_shape()).flops
-    return once * np.asarray(steps, np.int64)
+    samples, between = data_of(agents).train, steps_between_checks(max_steps)
+    once = count(one, vector, jax.eval_shape(by.init, vector), samples, key_shape()).flops
+    check = count(partial(loss_and_gradient_norm, model.loss), vector, samples).flops
+    taken = np.asarray(steps, np.int64)
+    return once * taken + check * -(-taken // between)
 
 
 def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float, name: str = "sgd") -> int:
     """FLOPs of one new device that fine-tunes for this many steps."""
-    if steps == 0:
-        return 0
     support = jax.tree.map(lambda a: _shape(a.shape[1:], a.dtype), tasks.support)
     by = optimiser(name, step)
     return count(lambda v, s: descend(model.loss, v, s, by=by, steps=steps).vector, vector_of(model), support).flops

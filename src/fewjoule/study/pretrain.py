@@ -44,7 +44,9 @@ def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
         models[:, missing] = local.arrays["models"]
         by = study.local
         steps = local.arrays["steps"]
-        flops[:, missing] = training_flops(model, rest, steps, name=by.optimiser, step=by.step, batch=by.batch)
+        flops[:, missing] = training_flops(
+            model, rest, steps, name=by.optimiser, step=by.step, batch=by.batch, max_steps=by.max_steps
+        )
         reading = meter.of_flops(local.facts["reading"], int(flops.sum()))
     facts: dict[str, Any] = {"reading": reading, "flops": flops.tolist()}
     if own is not None:

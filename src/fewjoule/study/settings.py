@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from fewjoule.energy.metering import Metering
+from fewjoule.energy.metering import Metering, check_meter
 from fewjoule.energy.presets import device, link
 from fewjoule.errors import InputError, unknown
 from fewjoule.methods import Method, method
@@ -147,6 +147,7 @@ class Study(Table):
         optimiser(self.evaluation.optimiser, self.evaluation.step)
         link(self.energy.link)
         device(self.energy.device)
+        check_meter(self.energy.meter, require_measured=self.energy.require_measured)
         if self.model.spec is not None or not isinstance(self.family, FilesFamily):
             self.build_model()
         for entry in self.methods:

@@ -190,11 +190,12 @@ def _fine_tune(model: Model, steps: int, step: float, name: str, meta: Array, su
 
 
 class StepChoice(NamedTuple):
-    """A number of steps and the losses on samples held out that it was chosen by."""
+    """A number of steps, the losses on samples held out that it was chosen by, and the FLOPs of all that."""
 
     steps: int
     by: str
     loss: list[float]  # by number of steps, from 0
+    flops: int
 
 
 def choose_steps(
@@ -208,10 +209,12 @@ def choose_steps(
     optimiser: str = "sgd",
     share: float = 0.25,
     seed: int = 0,
+    around: Around | None = None,
 ) -> StepChoice:
     """The number of steps, up to `most`, with the lowest mean loss on samples held out of `support` [n, ...].
 
-    Each sample is left out in turn ("leave-one-out"), or a `share` is held out once ("validation").
+    Each sample is left out in turn ("leave-one-out"), or a `share` is held out once ("validation"). `around` is handed
+    the execution of the compiled program.
     """
     if by not in CHOICES:
         raise InputError(f"steps are chosen by {' or '.join(CHOICES)}, not {by!r}.")
@@ -232,10 +235,13 @@ def choose_steps(
         held[0, np.random.default_rng(seed).permutation(count)[:few]] = 1
     every = jax.tree.map(lambda a: jnp.repeat(a[None], len(held), 0), support)
     tasks = Tasks(every._replace(mask=every.mask - held), every._replace(mask=jnp.asarray(held)))
-    losses = adapt(model, meta, tasks, steps=range(most + 1), step=step, optimiser=optimiser).loss.mean(0)
+    static = (model, tuple(range(most + 1)), step, optimiser, False)
+    program = Program(_adapt, static, (jnp.asarray(meta, jnp.float32)[None], tasks))
+    reached = np.asarray(program.run(around)[0])[0]
+    losses = np.where(np.isnan(reached), np.inf, reached).mean(0)
     if not np.isfinite(losses).any():
         raise InputError(f"fine-tuning diverged at every number of steps of {step:g}; lower --step.")
-    return StepChoice(int(losses.argmin()), by, losses.tolist())
+    return StepChoice(int(losses.argmin()), by, losses.tolist(), program.flops())
 
 
 def one_task(support: Samples, query: Samples | None = None) -> Tasks:

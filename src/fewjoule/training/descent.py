@@ -85,7 +85,7 @@ def descend(
         return Reached(vector, memory, value)
     at = (keys, None if limit is None else jnp.arange(steps))
     (vector, memory), values = jax.lax.scan(one, (vector, memory), at, length=steps)
-    return Reached(vector, memory, values[0])
+    return Reached(vector, memory, values[0] if steps else loss(vector, samples))
 
 
 def descend_epochs(

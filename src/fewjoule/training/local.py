@@ -22,13 +22,14 @@ from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_ids, key_for, seeds_of
 from fewjoule.tasks.samples import Agents, Samples
 from fewjoule.training.curvature import largest_eigenvalue
-from fewjoule.training.descent import descend
+from fewjoule.training.descent import Loss, descend
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.program import Program
 
 LONGEST_CALL_SECONDS = 0.5
 """A longer call would keep Ctrl-C waiting."""
 STOPPED_BY = ("limit", "gradient", "plateau", "diverged")
+CHECK_EVERY = 500
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,7 +66,7 @@ def train_locally(
     gradient_tolerance: float = 1e-3,
     plateau_tolerance: float = 0.0,
     patience: int = 5,
-    check_every: int = 500,
+    check_every: int = CHECK_EVERY,
     shared_start: bool = True,
     around: Around | None = None,
     told: Callable[[float], None] = lambda share: None,
@@ -89,7 +90,7 @@ def train_locally(
     not_negative("gradient_tolerance", gradient_tolerance)
     not_negative("plateau_tolerance", plateau_tolerance)
     seeds = seed_list(seed, agents)
-    chunk = math.ceil(max_steps / math.ceil(max_steps / check_every))
+    chunk = steps_between_checks(max_steps, check_every)
     rules = _Rules(optimiser, step, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
     make_optimiser(optimiser, step)
     per_seed, samples, ids = agents.seeds is not None, agents.data.train, agent_ids(agents.names)
@@ -119,6 +120,17 @@ def train_locally(
     if np.ndim(seed) == 0:
         out, stopped = jax.tree.map(lambda a: a[0], out), stopped[0]
     return LocalModels(**out, stopped_by=stopped)
+
+
+def steps_between_checks(max_steps: int, check_every: int = CHECK_EVERY) -> int:
+    """As asked, or a few less where that divides `max_steps` more evenly."""
+    return math.ceil(max_steps / math.ceil(max_steps / check_every))
+
+
+def loss_and_gradient_norm(loss: Loss, vector: Array, samples: Samples) -> tuple[Array, Array]:
+    """What an agent looks at in a check of its training: over all its samples."""
+    value, gradient = jax.value_and_grad(loss)(vector, samples)
+    return value, jnp.linalg.norm(gradient)
 
 
 def _warn(agents: Agents, seeds: np.ndarray[Any, Any], stopped: np.ndarray[Any, Any]) -> None:
@@ -196,8 +208,7 @@ def _advance(
     chosen = make_optimiser(rules.optimiser, rules.step)
 
     def check(p: _Training, samples: Samples) -> _Training:
-        loss, gradient = jax.value_and_grad(model.loss)(p.model, samples)
-        norm = jnp.linalg.norm(gradient)
+        loss, norm = loss_and_gradient_norm(model.loss, p.model, samples)
         better = loss < p.best * (1 - rules.plateau_tolerance)
         waited = jnp.where(better, 0, p.waited + 1)
         flat = (waited >= rules.patience) & (rules.plateau_tolerance > 0)

@@ -3,10 +3,12 @@
 Compiling is not part of what a device spends.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 
+from fewjoule.energy.counts import count
 from fewjoule.energy.metering import Around
 
 COMPILER_OPTIONS = {"xla_backend_optimization_level": 1}
@@ -29,6 +31,10 @@ class Program:
     def __call__(self, *arrays: Any) -> Any:
         """Run it on other arrays of the same shapes."""
         return self._jitted(*self._static, *arrays) if self._compiled is None else self._compiled(*arrays)
+
+    def flops(self) -> int:
+        """Floating-point operations of one run."""
+        return count(partial(self._jitted, *self._static), *self._arrays).flops
 
     def run(self, around: Around | None = None) -> Any:
         """Run once; with `around`, compile first and hand it the execution."""
