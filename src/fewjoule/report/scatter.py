@@ -60,8 +60,8 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
         inside = f"datum.error >= {low} && datum.error <= {high}"
         across = free.transform_filter(inside).mark_rule(strokeDash=[2, 3])
         layers.append(across.encode(y=y, color=colour, tooltip=shown))
-        note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.quality")
-        at = _pixels("max(8, scale('y', datum.error) - 7)")
+        note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.drawn")
+        at = _pixels(f"clamp(scale('y', datum.error) - 7, 8, {height - 8})")
         layers += _haloed(note, "soft", {"y": at, "text": "text:N"}, x=6)
     return alt.layer(*layers).properties(width=width, height=height)
 
