@@ -19,7 +19,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LEFTOVER = ".part"
-FORMULA = re.compile(r"'*(?![-+]?(inf|[\d.]+(e[-+]?\d+)?)\Z)[=+\-@\t\r]")
+FORMULA = re.compile(r"'*(?![-+]?(inf|[\d.]+(e[-+]?\d+)?)\Z)[=+\-@\t]")
 """How a text begins that a spreadsheet would run (a number is none), after any apostrophes that guard it already."""
 
 

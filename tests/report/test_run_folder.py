@@ -10,10 +10,10 @@ from typing import get_args
 import pytest
 
 from fewjoule.cli import main
-from fewjoule.energy.ledger import KINDS, PHASES, Kind, Phase
+from fewjoule.energy.ledger import KINDS, PHASES, Kind, Ledger, Phase
 from fewjoule.errors import InputError
 from fewjoule.report import write_report
-from fewjoule.report.run_folder import PATHS, TRACE, Summary
+from fewjoule.report.run_folder import PATHS, TRACE, RunFolder, Summary
 from fewjoule.simulate.simulate import Trace
 from tests.report.run_folders import make_folder
 
@@ -156,6 +156,20 @@ def test_a_table_reads_back_what_it_wrote_whatever_the_names(tmp_path: Path, pla
     assert (first["method"], first["agent"], first["round"], first["pc1"]) == (name, "", 0.0, 0.5)
     assert math.isnan(first["pc2"])
     assert second == {"method": name, "agent": "agent, 1", "round": 1.0, "pc1": math.inf, "pc2": -2.0}
+
+
+@pytest.mark.parametrize("agent", ["kitchen, north", '"hall', "=1+1", "@home", "-5", "'=1"])
+def test_trial_16_an_agent_of_any_name_reads_back(plain: Path, tmp_path: Path, agent: str) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "run"))
+    points = [("maml", agent, 0, 0.5, "-0.25"), ("maml", agent, 1, 0.25, "-0.125"), ("maml", "hall", 0, 1.0, 2.0)]
+    PATHS.write(folder, points)
+    ledger = Ledger.from_csv(folder / "energy.csv")
+    ledger.add(method="maml", seed=0, agent=agent, phase="uplink", kind="analytic", source="=x", joules=1.0)
+    ledger.to_csv(folder / "energy.csv", force=True)
+    run = RunFolder.read(folder)
+    assert run.paths["maml"][agent].tolist() == [[0, 0.5, -0.25], [1, 0.25, -0.125]]
+    assert set(run.paths["maml"]) == {agent, "hall"}
+    assert run.ledger == ledger
 
 
 def test_the_schema_knows_the_ledger_s_phases_and_kinds_and_the_simulator_s_trace() -> None:

@@ -195,7 +195,7 @@ function refresh() { refreshData(); refreshTable(); refreshVerdict(); }
 // --- sliders
 const units = { bandwidth_hz: "Hz", power_watts: "W", noise_watts_per_hz: "W/Hz" };
 function valueText(field, value) {
-  if (field === "bits_per_weight") return `${Number(value.toPrecision(3))} bits`;
+  if (field === "bits_per_weight") return value === 1 ? "1 bit" : `${value} bits`;
   return field === "noise_watts_per_hz" ? `${Number(value.toPrecision(2)).toExponential()} W/Hz` : si(value, units[field]);
 }
 function showValue(input) {
