@@ -1,8 +1,16 @@
-"""A second process finds the compiled programs of the first."""
+"""Tables read back as they were written, and a second process finds the compiled programs of the first."""
 
+import csv
 import os
 import subprocess
 import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fewjoule.errors import InputError
+from fewjoule.files import read_csv, write_csv
 
 PROGRAM = """
 from jax import monitoring
@@ -41,3 +49,30 @@ def test_the_cache_folder_saves_the_second_run_its_compilations(tmp_path):
     assert len(kept) >= misses
     assert run() == (hits + misses, 0)
     assert {path.name for path in tmp_path.rglob("*-cache")} == kept
+
+
+TEXTS = st.text(st.sampled_from("=+-@\t'\" ,\n1e.a"), max_size=6)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, st.floats(allow_nan=False)), max_size=5))
+def test_trial_16_a_table_reads_back_what_was_written(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    write_csv(path, ("a", "b", "c"), rows)
+    assert [(row["a"], row["b"], float(row["c"])) for _, row in read_csv(path, ("a", "b", "c"))] == rows
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "'=1", "-inf+1", "=cmd|' /C calc'!A0"])
+def test_trial_16_no_cell_is_a_formula(tmp_path, name):
+    write_csv(tmp_path / "t.csv", ("name", "joules"), [(name, -1.5), ("kitchen, north", "-2.5e-07"), ('"hall', "-inf")])
+    with open(tmp_path / "t.csv", newline="", encoding="utf-8") as file:
+        cells = list(csv.reader(file))[1:]
+    assert cells == [["'" + name, "-1.5"], ["kitchen, north", "-2.5e-07"], ['"hall', "-inf"]]  # numbers stay numbers
+
+
+def test_a_table_with_other_columns_or_a_short_row_is_refused(tmp_path):
+    write_csv(tmp_path / "t.csv", ("a", "b"), [(1, 2)])
+    with pytest.raises(InputError, match="the first line must be a,c, got 'a,b'"):
+        list(read_csv(tmp_path / "t.csv", ("a", "c")))
+    (tmp_path / "t.csv").write_text("a,b\n1\n")
+    with pytest.raises(InputError, match="line 2: a row has 2 cells, got 1"):
+        list(read_csv(tmp_path / "t.csv", ("a", "b")))

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LEFTOVER = ".part"
+FORMULA = re.compile(r"'*(?![-+]?(inf|[\d.]+(e[-+]?\d+)?)\Z)[=+\-@\t]")
+"""How a text begins that a spreadsheet would run (a number is none), after any apostrophes that guard it already."""
 
 
 def check_writable(path: str | Path, *, force: bool = False) -> Path:
@@ -85,12 +88,36 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 def write_csv(
     path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[object]], *, force: bool = True
 ) -> None:
-    """Write a table, over whatever is there unless `force=False`; cells are quoted as needed, None is an empty cell."""
+    """Write a table, over whatever is there unless `force=False`; cells are quoted as needed, None is an empty cell.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe in front, which `read_csv` takes away.
+    """
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and FORMULA.match(cell) else cell for cell in row])
     write_atomically(path, buffer.getvalue().encode(), force=force)
+
+
+def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table that `write_csv` wrote, by column, each with the number of its line in the file."""
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        if header != list(columns):
+            found = ",".join(header)
+            raise InputError(
+                f"{path}: the first line must be {','.join(columns)}, got {found!r}; write the file again."
+            )
+        for cells in reader:
+            if len(cells) != len(columns):
+                raise InputError(
+                    f"{path}, line {reader.line_num}: a row has {len(columns)} cells, got {len(cells)}; write the file "
+                    "again."
+                )
+            plain = (cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell for cell in cells)
+            yield reader.line_num, dict(zip(columns, plain, strict=True))
 
 
 def _place_new(part: Path, path: Path) -> None:

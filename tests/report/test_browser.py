@@ -1,5 +1,7 @@
 """The page in a real Chromium: it draws, stays silent, fits, and recomputes radio energy as the library does."""
 
+import json
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,10 +11,12 @@ from typing import Any
 import pytest
 
 from fewjoule.energy import LINKS
+from fewjoule.energy.show import PREFIXES
+from fewjoule.report import write_report
 from fewjoule.report.facts import digest
 from fewjoule.report.run_folder import RunFolder
 from fewjoule.report.wording import joules_text
-from tests.report.run_folders import AGENTS, METHODS, WEIGHTS
+from tests.report.run_folders import AGENTS, METHODS, WEIGHTS, make_folder
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 if BROWSER is None:
@@ -102,6 +106,22 @@ def marks(page: Any) -> list[list[int]]:
     )
 
 
+def points(page: Any) -> dict[str, tuple[float, str]]:
+    """How far right each point of the first chart is drawn, and the joules its tooltip says, by label."""
+    found = page.evaluate(
+        """() => [...document.querySelectorAll("[data-chart=quality] .mark-symbol.role-mark path")].map((path) =>
+             [path.__data__.tooltip.method, Number(path.getAttribute("transform").match(/-?[0-9.]+/)[0]),
+              path.__data__.tooltip.joules])"""
+    )
+    return {label: (x, joules.split(" (")[0]) for label, x, joules in found}
+
+
+def value(joules: str) -> float:
+    """`1.49 kJ` as a number."""
+    number, unit = joules.split()
+    return float(number) * 10.0 ** next(power for power, prefix in PREFIXES.items() if prefix + "J" == unit)
+
+
 def expected(method: str, link: Any, bits: float, computation: float) -> str:
     _, _, rounds, first, *_ = METHODS[method]
     uploads = rounds * len(AGENTS["loss"]) + first
@@ -115,7 +135,7 @@ def test_the_table_starts_with_the_run_s_own_numbers(desk: Opened, regression: P
 
 def test_a_slider_moved_by_keyboard_changes_chart_and_table_as_the_library_computes(desk: Opened) -> None:
     page, paper = desk.page, LINKS["paper"]
-    before, points = {name: desk.total(name) for name in METHODS}, marks(page)
+    before, places = {name: desk.total(name) for name in METHODS}, marks(page)
     page.focus("#power_watts")
     page.keyboard.press("Home")
     assert page.inner_text("#power_watts-value") == "1.00 mW"
@@ -124,7 +144,7 @@ def test_a_slider_moved_by_keyboard_changes_chart_and_table_as_the_library_compu
     for name in ("meta_backward", "average", "maml"):
         computation = 15 * METHODS[name][6]
         assert desk.total(name) == expected(name, weak, 32, computation), name
-    assert marks(page) != points
+    assert marks(page) != places
     page.focus("#bits_per_weight")
     for _ in range(16):
         page.keyboard.press("ArrowLeft")
@@ -132,9 +152,70 @@ def test_a_slider_moved_by_keyboard_changes_chart_and_table_as_the_library_compu
     assert desk.total("average") == expected("average", weak, 16, 0)
     page.click("#reset")
     assert {name: desk.total(name) for name in METHODS} == before
-    assert marks(page) == points
+    assert marks(page) == places
     assert page.inner_text("#power_watts-value") == "2.00 W"
     assert desk.complaints == []
+
+
+def test_trial_1_every_point_moves_with_the_sliders(desk: Opened) -> None:
+    page, shown = desk.page, [name for name, row in METHODS.items() if row[3] and row[4] > 0]  # it costs and finished
+    for slider, key in (("bits_per_weight", "Home"), ("power_watts", "Home"), ("power_watts", "End")):
+        page.focus(f"#{slider}")
+        page.keyboard.press(key)
+        drawn = points(page)
+        assert {label: joules for label, (_, joules) in drawn.items()} == {
+            METHODS[name][0]: desk.total(name) for name in shown
+        }
+        # on a logarithmic axis the places are a line in the logarithms of the table's joules
+        x, logs = zip(*((x, math.log(value(joules))) for x, joules in drawn.values()), strict=True)
+        slope = (max(x) - min(x)) / (max(logs) - min(logs))
+        assert [place - min(x) for place in x] == pytest.approx([slope * (each - min(logs)) for each in logs], abs=1.5)
+    page.click("#reset")
+
+
+def texts(page: Any) -> dict[str, str]:
+    """What the page says of joules in words: its first sentence, the table's caption, and the charts' spoken texts."""
+    said = {"answer": page.inner_text(".answer"), "table": page.inner_text("#methods caption")}
+    for chart in ("quality", "energy", "time"):
+        said[chart] = page.get_attribute(f"[data-chart={chart}] [role=graphics-document]", "aria-label")
+    return said
+
+
+def test_trial_2_every_text_follows_the_sliders_or_names_the_run_s_link(desk: Opened) -> None:
+    page, before = desk.page, texts(desk.page)
+    assert all("On the run’s link “paper”" in before[name] for name in before if name != "table")
+    assert "on the run’s link “paper”" in before["table"]
+    page.focus("#power_watts")
+    page.keyboard.press("Home")
+    now = texts(page)
+    assert now.pop("answer") == before["answer"]
+    for text in now.values():
+        assert "n another link (5.00 kHz, 1.00 mW, 1e-4 W/Hz, 32 bits per weight)" in text
+    assert f"for {desk.total('maml')} (" in now["quality"]
+    page.set_viewport_size({"width": 390, "height": 844})  # drawn again
+    page.wait_for_selector("[data-chart=time][data-layout=narrow] svg")
+    assert texts(page) == {"answer": before["answer"], **now}
+    page.set_viewport_size({"width": SCREENS["desk"][0], "height": SCREENS["desk"][1]})
+    page.click("#reset")
+    page.wait_for_selector("[data-chart=time][data-layout=wide] svg")
+    assert texts(page) == before
+
+
+def test_trial_2_a_link_of_another_kind_has_no_sliders_and_says_why(browser: Any, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", tasks=5)
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary["link"] = {"name": "lora-sf7", "source": "a data sheet"}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    write_report(folder)
+    opened = Opened(browser, folder, SCREENS["phone"], "light")
+    assert opened.page.query_selector_all("input, #reset") == []
+    section = opened.page.inner_text("#link")
+    assert "run’s link “lora-sf7” (analytic; a data sheet)" in section
+    assert "There are no sliders" in section
+    assert "log₂" not in section
+    assert "SNR" not in section
+    assert opened.complaints == []
+    opened.context.close()
 
 
 def test_labels_of_the_chart_do_not_cover_each_other_on_any_link(desk: Opened) -> None:

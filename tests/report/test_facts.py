@@ -93,7 +93,7 @@ def test_the_first_sentence_answers_and_names_its_kinds(regression: Path) -> Non
     page = (regression / "report.html").read_text(encoding="utf-8")
     first, beside, frontier_ = sentences(page, "answer")
     assert first.startswith(
-        "<strong>Reptile 50 x 50</strong> reached the lowest median loss after 10 fine-tuning steps"
+        "On the run’s link “paper”, <strong>Reptile 50 x 50</strong> reached the lowest median loss after 10 "
     )
     assert "uplink (analytic), the rest computation (6.60 J modelled)" in first
     assert "<strong>Meta-Backward</strong> reached" in beside

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fewjoule.energy.show import digits
 from fewjoule.report import write_report
 from fewjoule.report.axes import LAYOUTS, PAPER_LAYOUT, Layout
 from fewjoule.report.charts import charts
@@ -94,6 +95,32 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     text = write_report(run).read_text(encoding="utf-8")
     assert text.count("</script") == 3
     assert not [tag for tag, _ in Elements(text).tags if tag == "img"]
+
+
+def test_trial_18_a_comment_with_a_script_in_a_label_stays_text(tmp_path: Path) -> None:
+    methods = {"average": ("<!--<script>", *METHODS["average"][1:]), "maml": ("bell \a", *METHODS["maml"][1:])}
+    run = make_folder(tmp_path / "run", methods=methods, tasks=5)
+    text = write_report(run).read_text(encoding="utf-8")
+    assert "<!--" not in text[text.index('id="data">') : text.index('<script type="module">')]
+    assert text.count("<script") == text.count("</script") == 3
+    # vl-convert ends the whole process on a character that no SVG may hold
+    assert "bell \N{REPLACEMENT CHARACTER}" in (run / "figures" / "quality.svg").read_text(encoding="utf-8")
+
+
+def test_trial_10_two_seeds_have_no_interval(regression: Path, classification: Path) -> None:
+    for run, seeds in ((regression, 2), (classification, 3)):
+        text = (run / "report.html").read_text(encoding="utf-8")
+        assert len(RunFolder.read(run).summary.seeds) == seeds
+        for sign in ('class="interval"', "in brackets a 95 % interval", "bars: 95 % over seeds"):
+            assert (sign in text.split("<script")[0]) == (seeds > 2), sign
+        assert all((f.low is None) == (seeds == 2 or f.quality is None) for f in digest(RunFolder.read(run)))
+
+
+def test_trial_10_what_costs_nothing_shows_an_error_on_an_axis_of_errors(classification: Path) -> None:
+    (random,) = (f for f in digest(RunFolder.read(classification)) if f.name == "random")
+    assert random.quality != pytest.approx(random.error)
+    svg = (classification / "figures" / "quality.svg").read_text(encoding="utf-8")
+    assert f">random start (0 J): {digits(random.error)}<" in svg
 
 
 @pytest.mark.parametrize("metric", ["regression", "classification"])

@@ -10,10 +10,10 @@ from typing import get_args
 import pytest
 
 from fewjoule.cli import main
-from fewjoule.energy.ledger import KINDS, PHASES, Kind, Phase
+from fewjoule.energy.ledger import KINDS, PHASES, Kind, Ledger, Phase
 from fewjoule.errors import InputError
 from fewjoule.report import write_report
-from fewjoule.report.run_folder import PATHS, TRACE, Summary
+from fewjoule.report.run_folder import PATHS, TRACE, RunFolder, Summary
 from fewjoule.simulate.simulate import Trace
 from tests.report.run_folders import make_folder
 
@@ -52,8 +52,11 @@ DAMAGE = {
     "no metric": (without("metric"), "metric: Field required"),
     "a wrong number": (replaced("summary.json", '"weights": 1761', '"weights": "many"'), "weights: Input"),
     "no steps": (replaced("summary.json", '"headline_steps": 10', '"headline_steps": 11'), "headline_steps 11"),
-    "a wrong header": (replaced("evaluation.csv", "method,seed", "method,sed"), "evaluation.csv cannot be used"),
-    "a short row": (replaced("trace.csv", "\nmeta_backward,0,1,", "\nmeta_backward,0,"), "trace.csv cannot be used"),
+    "a wrong header": (replaced("evaluation.csv", "method,seed", "method,sed"), "evaluation.csv: the first line must"),
+    "a short row": (
+        replaced("trace.csv", "\nmeta_backward,0,1,", "\nmeta_backward,0,"),
+        "trace.csv, line 2: a row",
+    ),
     "a word for a number": (replaced("paths.csv", "amplitude 2,0,-4.0", "amplitude 2,0,west"), "pc1 must be a number"),
     "a stranger": (replaced("evaluation.csv", "\nmeta_backward,", "\nnobody,"), "no method 'nobody'"),
     "a wrong phase": (replaced("energy.csv", "pretraining", "sleeping"), "unknown phase 'sleeping'"),
@@ -61,6 +64,49 @@ DAMAGE = {
     "bad toml": (lambda f: (f / "study.toml").write_text("a = ["), "study.toml cannot be used"),
     "a file called figures": (lambda f: (f / "figures").write_text(""), "remove it"),
 }
+
+
+DEEP, LONG = "[" * 100_000, "9" * 5000
+MEDIAN = json.dumps({"q05": 1, "q25": 1, "median": 1e300, "q75": 1, "q95": 1, "mean": 1, "low": None, "high": None})
+TRIAL_20 = {
+    "an empty round of a path": (replaced("paths.csv", "amplitude 2,0,", "amplitude 2,,"), "paths.csv"),
+    "an infinite round of a path": (replaced("paths.csv", "amplitude 2,0,", "amplitude 2,inf,"), "paths.csv"),
+    "half a round": (replaced("trace.csv", "\nmeta_backward,0,1,", "\nmeta_backward,0,1.5,"), "trace.csv"),
+    "an empty round of a trace": (replaced("trace.csv", "\nmeta_backward,0,1,", "\nmeta_backward,0,,"), "trace.csv"),
+    "a round below 0": (replaced("trace.csv", "\nmeta_backward,0,1,", "\nmeta_backward,0,-1,"), "trace.csv"),
+    "endless steps": (
+        replaced("evaluation.csv", "\nmaml,0,0,0,", "\nmaml,0,0,inf,"),
+        "evaluation.csv",
+    ),
+    "a place beyond floats": (replaced("paths.csv", "amplitude 2,0,-4.0", "amplitude 2,0,-1e308"), "paths.csv"),
+    "joules beyond floats": (replaced("energy.csv", ",24.0,", ",1e308,"), "energy.csv"),
+    "bits of 5000 digits": (replaced("energy.csv", ",56352,", f",{LONG},"), "energy.csv"),
+    "bits of 400 digits": (replaced("energy.csv", ",56352,", f",{LONG[:400]},"), "energy.csv"),
+    "an endless cell": (replaced("energy.csv", "CPU time", "9" * 200_000), "energy.csv"),
+    "a deep summary": (lambda f: (f / "summary.json").write_text(DEEP), "summary.json"),
+    "a summary that is a list": (lambda f: (f / "summary.json").write_text("[1, 2]"), "summary.json"),
+    "weights of 5000 digits": (replaced("summary.json", '"weights": 1761', f'"weights": {LONG}'), "summary.json"),
+    "a wrong type": (replaced("summary.json", '"quality": {', '"quality": 3, "was": {'), "summary.json"),
+    "no seeds": (replaced("summary.json", '"seeds": [', '"seeds": [], "were": ['), "summary.json"),
+    "no agents": (replaced("summary.json", '"agents": [', '"agents": [], "were": ['), "summary.json"),
+    "no bandwidth": (replaced("summary.json", '"bandwidth_hz": 5000.0', '"bandwidth_hz": 0'), "summary.json"),
+    "a loss beyond floats": (replaced("summary.json", '"loss": {', f'"loss": {MEDIAN}, "was": {{'), "summary.json"),
+    "half a character": (replaced("summary.json", '"Meta-Backward"', '"Meta\\ud800"'), "summary.json"),
+    "a deep study": (lambda f: (f / "study.toml").write_text("a = " + DEEP), "study.toml"),
+    "a study of 5000 digits": (lambda f: (f / "study.toml").write_text("a = " + LONG), "study.toml"),
+}
+
+
+@pytest.mark.parametrize("case", TRIAL_20)
+def test_trial_20_damaged_numbers_are_one_line_that_names_the_file(plain: Path, tmp_path: Path, case: str) -> None:
+    damage, file = TRIAL_20[case]
+    folder = Path(shutil.copytree(plain, tmp_path / "run"))
+    damage(folder)
+    with pytest.raises(InputError) as refused:
+        write_report(folder)
+    assert str(folder / file) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (folder / "report.html").exists()
 
 
 @pytest.mark.parametrize("case", DAMAGE)
@@ -110,6 +156,20 @@ def test_a_table_reads_back_what_it_wrote_whatever_the_names(tmp_path: Path, pla
     assert (first["method"], first["agent"], first["round"], first["pc1"]) == (name, "", 0.0, 0.5)
     assert math.isnan(first["pc2"])
     assert second == {"method": name, "agent": "agent, 1", "round": 1.0, "pc1": math.inf, "pc2": -2.0}
+
+
+@pytest.mark.parametrize("agent", ["kitchen, north", '"hall', "=1+1", "@home", "-5", "'=1"])
+def test_trial_16_an_agent_of_any_name_reads_back(plain: Path, tmp_path: Path, agent: str) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "run"))
+    points = [("maml", agent, 0, 0.5, "-0.25"), ("maml", agent, 1, 0.25, "-0.125"), ("maml", "hall", 0, 1.0, 2.0)]
+    PATHS.write(folder, points)
+    ledger = Ledger.from_csv(folder / "energy.csv")
+    ledger.add(method="maml", seed=0, agent=agent, phase="uplink", kind="analytic", source="=x", joules=1.0)
+    ledger.to_csv(folder / "energy.csv", force=True)
+    run = RunFolder.read(folder)
+    assert run.paths["maml"][agent].tolist() == [[0, 0.5, -0.25], [1, 0.25, -0.125]]
+    assert set(run.paths["maml"]) == {agent, "hall"}
+    assert run.ledger == ledger
 
 
 def test_the_schema_knows_the_ledger_s_phases_and_kinds_and_the_simulator_s_trace() -> None:

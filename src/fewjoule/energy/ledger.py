@@ -13,7 +13,6 @@ Columns: method, seed, agent, round, phase, kind, source, joules, seconds, bits,
 Sums are per kind. Adding different kinds up needs the word `mix_kinds=True`.
 """
 
-import csv
 import math
 import os
 from collections import defaultdict
@@ -23,7 +22,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from fewjoule.energy import show
 from fewjoule.energy.limits import AMOUNT, amount
 from fewjoule.errors import InputError, unknown
-from fewjoule.files import write_csv
+from fewjoule.files import read_csv, write_csv
 
 Kind = Literal["measured", "modelled", "analytic"]
 Phase = Literal["pretraining", "computation", "uplink", "downlink", "adaptation"]
@@ -255,16 +254,11 @@ class Ledger:
     def from_csv(cls, path: str | os.PathLike[str]) -> "Ledger":
         """Read what `to_csv` wrote."""
         ledger = cls()
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            if tuple(header) != Row._fields:
-                raise InputError(f"{path}: the first line must be {','.join(Row._fields)}, got {','.join(header)!r}.")
-            for cells in reader:
-                try:
-                    ledger.add(**_fields(cells))
-                except (InputError, ValueError) as error:
-                    raise InputError(f"{path}, line {reader.line_num}: {error}") from error
+        for line, cells in read_csv(os.fspath(path), Row._fields):
+            try:
+                ledger.add(**_fields(cells))
+            except (ValueError, OverflowError) as error:
+                raise InputError(f"{path}, line {line}: {error}") from error
         return ledger
 
 
@@ -298,12 +292,9 @@ def _count(what: str, value: int | float) -> int | float:
     return int(value) if hasattr(value, "__index__") else float(value)
 
 
-def _fields(cells: list[str]) -> dict[str, Any]:
+def _fields(cells: Mapping[str, str]) -> dict[str, Any]:
     """A line of the file as `add` takes it."""
-    if len(cells) != len(Row._fields):
-        raise InputError(f"a row has {len(Row._fields)} cells, got {len(cells)}.")
-    named = zip(Row._fields, cells, strict=True)
-    return {name: _CELLS.get(name, str)(cell) for name, cell in named if cell or name not in _MAY_BE_EMPTY}
+    return {name: _CELLS.get(name, str)(cell) for name, cell in cells.items() if cell or name not in _MAY_BE_EMPTY}
 
 
 def _number(cell: str) -> int | float:

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from fewjoule.energy.ledger import RADIO, TRAINING
+from fewjoule.energy.show import digits
 from fewjoule.report.colours import FAMILIES
 from fewjoule.report.facts import Facts, error_of, finished, on_frontier, references, seconds_kind
 from fewjoule.report.run_folder import Array, RunFolder, Summary
-from fewjoule.report.wording import joules_text, kinds_text, seconds_text
+from fewjoule.report.wording import drawable, joules_text, kinds_text, seconds_text
 
 Rows = list[dict[str, Any]]
 Line = list[tuple[float, float]]
 QUANTILES = np.linspace(0, 1, 81)
 ROUNDS_SHOWN = 60
-LEAST_SEEDS = 3
-"""An interval from two seeds is 12.7 standard errors to either side and says nothing."""
 BEYOND = 1.6
 """How far a bar may reach beyond the best and the worst point, as a factor."""
 
@@ -54,6 +53,7 @@ def quality_and_joules(facts: list[Facts], summary: Summary) -> dict[str, Rows]:
             "error": _short(f.error),
             **_bar(f, summary, lowest, highest),
             "quality": f.quality_text,
+            "drawn": digits(f.error),
             "spent": f"{joules_text(f.joules())} ({kinds_text(f.kinds())})",
             "best": f.name in best,
         }
@@ -71,7 +71,7 @@ def quality_and_joules(facts: list[Facts], summary: Summary) -> dict[str, Rows]:
 
 def _bar(f: Facts, summary: Summary, lowest: float, highest: float) -> dict[str, float]:
     """The interval over seeds, cut where it would squeeze the points together."""
-    if f.low is None or f.high is None or len(summary.seeds) < LEAST_SEEDS:
+    if f.low is None or f.high is None:
         return {}
     ends = sorted(error_of(summary, quality) for quality in (f.low, f.high))
     low, high = (_short(min(max(end, lowest), highest)) for end in ends)
@@ -157,7 +157,7 @@ def _paths(folder: RunFolder, facts: list[Facts]) -> Rows:
             kept = _thinned(points, before=1)
             for i, (at, x, y) in enumerate(kept):
                 end = "start" if i == 0 else "end" if i == len(kept) - 1 else ""
-                about = {"label": known[name].label, "agent": agent or "server", "round": int(at)}
+                about = {"label": known[name].label, "agent": drawable(agent) or "server", "round": int(at)}
                 rows.append({**about, "x": _short(x), "y": _short(y), "end": end})
     return rows
 
@@ -165,7 +165,7 @@ def _paths(folder: RunFolder, facts: list[Facts]) -> Rows:
 def link_of_page(facts: list[Facts], summary: Summary) -> dict[str, Any]:
     """What the page needs to compute radio energy for another link."""
     return {
-        "link": summary.link.model_dump(exclude={"source"}),
+        "link": summary.link.model_dump(exclude={"source"}) | {"isShannon": summary.link.is_shannon},
         "training": TRAINING,
         "radio": RADIO,
         "methods": [

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fewjoule.energy.ledger import KINDS, PHASES, TRAINING, Spent
 from fewjoule.energy.show import digits
 from fewjoule.report.colours import family_of
-from fewjoule.report.run_folder import MethodSummary, RunFolder, Summary
+from fewjoule.report.run_folder import LEAST_SEEDS, MethodSummary, RunFolder, Summary
+from fewjoule.report.wording import drawable
 
 SMALLEST_ERROR = 1e-4
 """An error of 0 is drawn here on a logarithmic axis."""
@@ -18,7 +19,8 @@ SMALLEST_ERROR = 1e-4
 class Facts:
     """One method. `quality` is its loss or accuracy at the headline steps, None where it diverged or overflowed.
 
-    `low` and `high` bound it over seeds. `error` is what is drawn on a logarithmic axis (see `error_of`).
+    `low` and `high` bound it over seeds, None from fewer than three. `error` is what is drawn on a logarithmic axis
+    (see `error_of`).
     """
 
     name: str
@@ -69,18 +71,19 @@ def digest(folder: RunFolder) -> list[Facts]:
     facts = []
     for name, method in summary.methods.items():
         quality, numbers = summary.score(name, summary.headline_steps), summary.numbers(name, summary.headline_steps)
+        few = len(summary.seeds) - len(method.diverged) < LEAST_SEEDS
         coded = any(method.settings.get(key) not in (None, "float32") for key in ("codec", "first_codec"))
         all_weights = summary.weights * summary.link.bits_per_weight
         facts.append(
             Facts(
                 name=name,
-                label=f"{method.label} ({name})" if labels[method.label] > 1 else method.label,
+                label=drawable(f"{method.label} ({name})" if labels[method.label] > 1 else method.label),
                 family=family_of(method.method),
                 summary=method,
                 quality=quality,
                 error=None if quality is None else error_of(summary, quality),
-                low=None if numbers is None else numbers.low,
-                high=None if numbers is None else numbers.high,
+                low=None if numbers is None or few else numbers.low,
+                high=None if numbers is None or few else numbers.high,
                 spent=tuple(spent[name]),
                 own_bits=coded or largest_message.get(name, math.inf) < 0.9 * all_weights,
             )

@@ -13,46 +13,54 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fewjoule.energy.ledger import Kind, Ledger, Phase
-from fewjoule.errors import InputError
-from fewjoule.files import write_csv
+from fewjoule.errors import LARGEST_COUNT, InputError
+from fewjoule.files import read_csv, write_csv
 
 FORMAT: Literal[1] = 1
 STUDY, SUMMARY, ENERGY = "study.toml", "summary.json", "energy.csv"
 NAMES = ("method", "agent")
+COUNTS = ("task", "steps", "round")
+LARGEST = 1e100
+"""Of any number that is not infinite: far beyond float32, and sums of such numbers still fit."""
+LEAST_SEEDS = 3
+"""An interval from two seeds is 12.7 standard errors to either side and says nothing."""
 
 Array = np.ndarray[Any, Any]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+    # a limit of length also has pydantic refuse texts that are no Unicode
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, str_max_length=100_000)
 
 
 class Amount(_Part):
     """What one phase spent, one kind of knowledge; per seed, all agents together."""
 
-    joules: float
-    seconds: float | None = None
-    bits: float | None = None
-    flops: float | None = None
+    joules: Number
+    seconds: Number | None = None
+    bits: Number | None = None
+    flops: Number | None = None
 
 
 class Quantiles(_Part):
     """Over the new tasks, None where infinite; `low` and `high` bound the headline statistic over seeds."""
 
-    q05: float | None
-    q25: float | None
-    median: float | None
-    q75: float | None
-    q95: float | None
-    mean: float | None
-    low: float | None
-    high: float | None
+    q05: Number | None
+    q25: Number | None
+    median: Number | None
+    q75: Number | None
+    q95: Number | None
+    mean: Number | None
+    low: Number | None
+    high: Number | None
 
 
 class Quality(_Part):
@@ -69,12 +77,12 @@ class MethodSummary(_Part):
     rounds: int
     diverged: list[int] = []
     quality: dict[int, Quality]
-    share_best: float | None = None
-    share_best_in_paper: float | None = None
+    share_best: Number | None = None
+    share_best_in_paper: Number | None = None
     energy: dict[Phase, dict[Kind, Amount]]
     uplink_values: float = 0.0
     downlink_values: float = 0.0
-    traffic: dict[str, float] = {}  # of a real federation: bytes per seed, as charged, as payload, over the network
+    traffic: dict[str, Number] = {}  # of a real federation: bytes per seed, as charged, as payload, over the network
     skipped: int = 0
 
 
@@ -83,14 +91,19 @@ class LinkFacts(_Part):
 
     name: str
     source: str = ""
-    bits_per_weight: int = 32
-    bandwidth_hz: float | None = None
-    power_watts: float | None = None
-    noise_watts_per_hz: float | None = None
-    gain: float = 1.0
-    amplifier_efficiency: float = 1.0
-    circuit_watts: float = 0.0
-    outage: float | None = None
+    bits_per_weight: int = Field(32, ge=1, le=LARGEST_COUNT)
+    bandwidth_hz: Positive | None = None
+    power_watts: Positive | None = None
+    noise_watts_per_hz: Positive | None = None
+    gain: Positive = 1.0
+    amplifier_efficiency: Positive = 1.0
+    circuit_watts: float = Field(0.0, ge=0, le=LARGEST)
+    outage: float | None = Field(None, gt=0, lt=1)
+
+    @property
+    def is_shannon(self) -> bool:
+        """Whether the page can compute what the radio would cost with other numbers."""
+        return None not in (self.bandwidth_hz, self.power_watts, self.noise_watts_per_hz)
 
 
 class Summary(_Part):
@@ -106,8 +119,8 @@ class Summary(_Part):
     headline_steps: int
     model: str
     weights: int
-    agents: list[str]
-    seeds: list[int]
+    agents: list[str] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1)
     tasks: int
     data: str
     link: LinkFacts
@@ -171,19 +184,11 @@ class Table:
     def read(self, folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
         """The rows by column, each of a method that the summary knows."""
         path = folder / self.file
-        with _reading(path), path.open(newline="", encoding="utf-8") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            if tuple(header) != self.columns:
-                raise _damaged(path, f"its first line must be {','.join(self.columns)}, got {','.join(header)!r}")
-            for cells in reader:
-                line = f"line {reader.line_num}"
-                if len(cells) != len(self.columns):
-                    raise _damaged(path, f"{line} has {len(cells)} cells instead of {len(self.columns)}")
-                row = dict(zip(self.columns, cells, strict=True))
+        with _reading(path):
+            for line, row in read_csv(path, self.columns):
                 if row["method"] not in summary.methods:
-                    raise _damaged(path, f"{line}: summary.json has no method {row['method']!r}")
-                yield {key: cell if key in NAMES else _number(path, key, cell) for key, cell in row.items()}
+                    raise _damaged(path, f"line {line}: {SUMMARY} has no method {row['method']!r}")
+                yield {key: cell if key in NAMES else _number(path, line, key, cell) for key, cell in row.items()}
 
 
 EVALUATION = Table("evaluation.csv", ("method", "seed", "task", "steps", "loss", "accuracy"))
@@ -227,9 +232,17 @@ class RunFolder:
             study = (path / STUDY).read_text(encoding="utf-8")
             tomllib.loads(study)
         with _reading(path / ENERGY):
-            ledger = Ledger.from_csv(path / ENERGY)
+            ledger = _ledger(path / ENERGY)
         tables = _values(path, summary), _trace(path, summary), _paths(path, summary)
         return cls(path, study, summary, ledger, *tables)
+
+
+def _ledger(path: Path) -> Ledger:
+    ledger = Ledger.from_csv(path)
+    for line, row in enumerate(ledger, start=2):
+        if max(row.joules, row.seconds or 0, row.bits or 0, row.flops or 0) > LARGEST:
+            raise _damaged(path, f"line {line}: no amount may exceed {LARGEST:g}")
+    return ledger
 
 
 def _values(folder: Path, summary: Summary) -> dict[str, Array]:
@@ -269,11 +282,16 @@ def _paths(folder: Path, summary: Summary) -> dict[str, dict[str, Array]]:
     return {name: {agent: np.asarray(sorted(points)) for agent, points in each.items()} for name, each in paths.items()}
 
 
-def _number(path: Path, column: str, cell: str) -> float:
+def _number(path: Path, line: int, column: str, cell: str) -> float:
     try:
-        return float(cell or "nan")
+        value = float(cell or "nan")
     except ValueError:
-        raise _damaged(path, f"{column} must be a number, got {cell!r}") from None
+        raise _damaged(path, f"line {line}: {column} must be a number, got {cell!r}") from None
+    if column in COUNTS and not (0 <= value <= LARGEST_COUNT and value.is_integer()):
+        raise _damaged(path, f"line {line}: {column} must be a whole number from 0 to {LARGEST_COUNT}, got {cell!r}")
+    if LARGEST < abs(value) < math.inf:
+        raise _damaged(path, f"line {line}: {column} must lie within {LARGEST:g}, got {cell!r}")
+    return value
 
 
 @contextmanager
@@ -281,12 +299,16 @@ def _reading(path: Path) -> Iterator[None]:
     """Whatever is wrong with a file becomes one line that names it."""
     try:
         yield
-    except (OSError, UnicodeDecodeError, csv.Error, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _damaged(path, error) from error
+    except InputError:
+        raise
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise _damaged(path, f"{where}: {first['msg']}") from error
+    except RecursionError as error:
+        raise _damaged(path, "it is nested too deeply") from error
+    except (OSError, ValueError, OverflowError, csv.Error) as error:
+        raise _damaged(path, error) from error
 
 
 def _damaged(path: Path, why: object) -> InputError:

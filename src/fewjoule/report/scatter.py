@@ -50,8 +50,8 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
     points = alt.Chart(alt.NamedData("points"))
     marks = points.mark_point(filled=True, size=110, opacity=1)
     marks = marks.encode(x=x, y=y, color=colour, shape=shape, opacity=faint, tooltip=shown).add_params(pick)
-    leaders, *texts = _labels(_placed(points, width, height, low, high), 110 if layout.narrow else 160, faint)
-    layers: list[Any] = [frontier, leaders, marks, *texts]
+    leaders, halos, texts = _labels(_placed(points, width, height, low, high), 110 if layout.narrow else 160, faint)
+    layers: list[Any] = [frontier, leaders, halos, marks, texts]  # a halo must not hide another method's point
     if any("low" in row for row in data["points"]):
         bars = points.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.5, opacity=0.5)
         layers.insert(1, bars.encode(x=x, color=colour, y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q")))
@@ -60,8 +60,8 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
         inside = f"datum.error >= {low} && datum.error <= {high}"
         across = free.transform_filter(inside).mark_rule(strokeDash=[2, 3])
         layers.append(across.encode(y=y, color=colour, tooltip=shown))
-        note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.quality")
-        at = _pixels("max(8, scale('y', datum.error) - 7)")
+        note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.drawn")
+        at = _pixels(f"clamp(scale('y', datum.error) - 7, -6, {height - 8})")
         layers += _haloed(note, "soft", {"y": at, "text": "text:N"}, x=6)
     return alt.layer(*layers).properties(width=width, height=height)
 

@@ -1,5 +1,6 @@
 """Numbers and sentences as people read them. `page.js` formats joules in the same way; a test compares the two."""
 
+import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
@@ -42,6 +43,11 @@ def listing(items: Iterable[object]) -> str:
 def counted(number: int, one: str) -> str:
     """`1 seed`, `5 seeds`."""
     return f"{number} {one if number == 1 else one + 's'}"
+
+
+def drawable(text: str) -> str:
+    """The same text with a replacement for characters that no SVG may hold; on them vl-convert ends the process."""
+    return re.sub("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def no_break(text: str) -> str:

@@ -12,12 +12,11 @@ import numpy as np
 
 from fewjoule.energy import Ledger, ShannonLink, link
 from fewjoule.models.model import Model
-from fewjoule.report.run_folder import FORMAT, LinkFacts, MethodSummary, Summary
+from fewjoule.report.run_folder import FORMAT, LEAST_SEEDS, LinkFacts, MethodSummary, Summary
 from fewjoule.study.parts import Part
 from fewjoule.study.settings import Study
 
 Array = np.ndarray[Any, Any]
-LEAST_SEEDS = 3
 QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 
 

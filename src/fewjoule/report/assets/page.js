@@ -29,23 +29,23 @@ function rowsOf(table) {
 }
 const data = {};
 for (const [name, table] of Object.entries(page.datasets)) data[name] = rowsOf(table);
+// Vega marks the rows it is given as its own, and takes a copy that carries the mark for the old row; a clone carries none
+const rowsFor = (name) => structuredClone(data[name]);
 
 // --- the link (Shannon): R = B log2(1 + g P / (N0 B)), joules per bit = (P / efficiency + circuit) / R
+// Another kind of link has no sliders, so that nothing ever moves.
 const recorded = page.link;
-const start = {
-  bandwidth_hz: recorded.bandwidth_hz ?? 5000,
-  power_watts: recorded.power_watts ?? 2,
-  noise_watts_per_hz: recorded.noise_watts_per_hz ?? 1e-4,
-  bits_per_weight: recorded.bits_per_weight,
-};
-const known = recorded.bandwidth_hz !== null;
+const fields = ["bandwidth_hz", "power_watts", "noise_watts_per_hz", "bits_per_weight"];
+const start = Object.fromEntries(fields.map((field) => [field, recorded[field]]));
 let now = { ...start };
 let moved = false;
 
+function snr(link) {
+  return (recorded.gain * link.power_watts) / (link.noise_watts_per_hz * link.bandwidth_hz);
+}
 function rate(link) {
   const fade = recorded.outage === null ? 1 : -Math.log1p(-recorded.outage);
-  const snr = (recorded.gain * link.power_watts) / (link.noise_watts_per_hz * link.bandwidth_hz);
-  return (link.bandwidth_hz * Math.log1p(snr * fade)) / Math.LN2;
+  return (link.bandwidth_hz * Math.log1p(snr(link) * fade)) / Math.LN2;
 }
 function joulesPerBit(link) {
   const attempts = recorded.outage === null ? 1 : 1 / (1 - recorded.outage);
@@ -55,11 +55,6 @@ function joulesPerBit(link) {
 function spentNow(method, spent) {
   if (!page.radio.includes(spent.phase) || !moved) return spent;
   const scale = method.ownBits ? 1 : now.bits_per_weight / start.bits_per_weight;
-  const bits = spent.bits === null ? null : spent.bits * scale;
-  if (!known) {
-    if (bits === null) return spent;
-    return { ...spent, joules: spent.phase === "uplink" ? bits * joulesPerBit(now) : spent.joules * scale, seconds: null };
-  }
   const slower = (scale * rate(start)) / rate(now);
   const dearer = spent.phase === "uplink" ? (scale * joulesPerBit(now)) / joulesPerBit(start) : slower;
   return { ...spent, joules: spent.joules * dearer, seconds: spent.seconds === null ? null : spent.seconds * slower };
@@ -94,12 +89,23 @@ async function draw(box, width = box.clientWidth) {
   if (box.dataset.layout === layout) return;
   box.dataset.layout = layout;
   const spec = structuredClone(page.charts[name][layout]);
-  for (const set of spec.data) if (page.uses[name].includes(set.name)) set.values = data[set.name];
+  for (const set of spec.data) if (page.uses[name].includes(set.name)) set.values = rowsFor(set.name);
+  spec.description = describe(name);
   views[name]?.finalize();
   const target = document.createElement("div"); // vegaEmbed restyles its element; the box must keep its width
   box.replaceChildren(target);
   const options = { mode: "vega", renderer: "svg", actions: false, tooltip: tip };
   views[name] = (await vegaEmbed(target, spec, options)).view;
+}
+// the text that is read aloud instead of a chart: of the run, or of the link that the sliders are at
+const LABELS = {
+  quality: () => [...data.points, ...data.free].map((p) => `${p.label}: ${p.quality} for ${p.spent}`),
+  energy: () => data.energy.map((row) => `${row.label}: ${row.phase} ${row.text}`),
+  time: () => data.time.map((row) => `${row.label}: ${row.phase} ${row.text}`),
+};
+function describe(name) {
+  const ofTheRun = Object.values(page.charts[name])[0].description;
+  return moved && LABELS[name] ? `${ofTheRun.split(". ")[0]}. On ${linkText()}: ${LABELS[name]().join("; ")}` : ofTheRun;
 }
 const boxes = [...document.querySelectorAll("[data-chart]")];
 async function drawAll() {
@@ -121,8 +127,10 @@ function tip(handler, event, item, value) {
 }
 
 // --- what changes with the link: datasets, table, verdict
-function put(chart, set) {
-  if (views[chart]) views[chart].data(set, data[set]);
+function show(chart) {
+  if (!views[chart]) return;
+  for (const set of page.uses[chart]) views[chart].data(set, rowsFor(set));
+  views[chart].description(describe(chart)).run();
 }
 function refreshData() {
   const best = new Set(frontierOf(page.methods).map((p) => p.m.method));
@@ -138,13 +146,15 @@ function refreshData() {
     data[set] = page.methods.flatMap((m) => m.spent.map((s) => ({ s: spentNow(m, s), m })))
       .filter(({ s }) => s[what] > 0)
       .map(({ s, m }) => ({ method: m.method, label: m.label, phase: s.phase, kind: what === "joules" ? s.kind : s.seconds_kind, value: s[what], text: text(s[what]), source: s.sources.join("; ") }));
-    put(set, set);
-    if (views[set]) views[set].run();
   }
-  ["points", "free", "frontier"].forEach((set) => put("quality", set));
-  if (views.quality) views.quality.run();
+  Object.keys(LABELS).forEach(show);
+}
+const runsLink = document.querySelector("[data-part=link-now]").textContent;
+function linkText() {
+  return `another link (${fields.map((field) => valueText(field, now[field])).join(", ")} per weight)`;
 }
 function refreshTable() {
+  document.querySelector("[data-part=link-now]").textContent = moved ? linkText() : runsLink;
   const best = new Set(frontierOf(page.methods).map((p) => p.m.method));
   for (const m of page.methods) {
     const cells = document.querySelectorAll(`[data-method="${CSS.escape(m.method)}"]`);
@@ -169,11 +179,9 @@ function refreshVerdict() {
   const good = page.methods.filter((m) => m.error !== null && m.error <= goal.error).map((m) => ({ m, joules: total(m) }));
   good.sort((a, b) => a.joules - b.joules || a.m.error - b.m.error);
   const win = good[0];
-  const snr = (recorded.gain * now.power_watts) / (now.noise_watts_per_hz * now.bandwidth_hz);
-  const air = known || moved
-    ? `SNR ${digits(snr)} (${digits(10 * Math.log10(snr))} dB), ${si(rate(now), "bit/s")}, ${si(joulesPerBit(now), "J")} per bit sent (analytic). `
-    : `The run's link is “${recorded.name}”; move a slider to put this one in its place. `;
-  box.querySelector("[data-part=air]").textContent = air;
+  box.querySelector("[data-part=air]").textContent = recorded.isShannon
+    ? `SNR ${digits(snr(now))} (${digits(10 * Math.log10(snr(now)))} dB), ${si(rate(now), "bit/s")}, ${si(joulesPerBit(now), "J")} per bit sent (analytic). `
+    : "";
   const same = win.m === goal;
   box.querySelector("[data-part=winner]").textContent = win.m.label;
   box.querySelector("[data-part=because]").textContent =
@@ -187,10 +195,10 @@ function refresh() { refreshData(); refreshTable(); refreshVerdict(); }
 // --- sliders
 const units = { bandwidth_hz: "Hz", power_watts: "W", noise_watts_per_hz: "W/Hz" };
 function valueText(field, value) {
-  if (field === "bits_per_weight") return `${Number(value.toPrecision(3))} bits`;
+  if (field === "bits_per_weight") return value === 1 ? "1 bit" : `${value} bits`;
   return field === "noise_watts_per_hz" ? `${Number(value.toPrecision(2)).toExponential()} W/Hz` : si(value, units[field]);
 }
-function show(input) {
+function showValue(input) {
   const field = input.dataset.field;
   const text = valueText(field, now[field]);
   document.getElementById(`${input.id}-value`).textContent = text;
@@ -200,7 +208,7 @@ const sliders = [...document.querySelectorAll("input[data-field]")];
 function place(input) {
   const field = input.dataset.field;
   input.value = field === "bits_per_weight" ? now[field] : Math.log10(now[field]);
-  show(input);
+  showValue(input);
 }
 for (const input of sliders) {
   place(input);
@@ -208,7 +216,7 @@ for (const input of sliders) {
     const field = input.dataset.field;
     now[field] = field === "bits_per_weight" ? Number(input.value) : Number((10 ** Number(input.value)).toPrecision(2));
     moved = true;
-    show(input);
+    showValue(input);
     refresh();
   });
 }
