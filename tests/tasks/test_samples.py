@@ -68,7 +68,7 @@ CLASSES = [(np.zeros((3, 2)), np.array([0, 2, 2]))]
         (lambda: fj.make_agents([*ONE, *ONE], names=["a", "a"]), "names must differ"),
         (lambda: fj.make_agents(ONE, [*ONE, *ONE]), "one pair per agent: 1, got 2"),
         (lambda: fj.make_agents(ONE, CLASSES), "same input shape and kind of target"),
-        (lambda: fj.make_agents([(np.zeros((3, 2)), np.array([0, -1, 1]))]), "0 or more, got -1"),
+        (lambda: fj.make_agents([(np.zeros((3, 2)), np.array([0, -1, 1]))]), "0 or more, got -1; number them from 0"),
         (lambda: fj.make_agents(CLASSES, allowed=[[0, 1, 2]]), "allowed needs classes"),
         (lambda: fj.make_agents(CLASSES, allowed=[[0, 1]], classes=3), "class 2 is among its samples"),
         (lambda: fj.make_agents(CLASSES, allowed=[[0, 2, 7]], classes=3), "classes from 0 to 2"),
@@ -78,3 +78,29 @@ CLASSES = [(np.zeros((3, 2)), np.array([0, 2, 2]))]
 def test_wrong_samples_are_refused(make, match):
     with pytest.raises(fj.InputError, match=match):
         make()
+
+
+@pytest.mark.parametrize(
+    ("y", "match"),
+    [
+        (
+            np.array([0, 2**63, 1], np.uint64),
+            "agent '0': y must be at most 9223372036854775807, got 9223372036854775808",
+        ),
+        (
+            np.array([0, 2**31, 1]),
+            "agent '0': a class target must be at most 2147483647, got 2147483648; number classes",
+        ),
+        (np.array([0, 2**32 + 1, 1]), "a class target must be at most 2147483647, got 4294967297"),  # would become 1
+    ],
+)
+def test_trial_10_whole_targets_never_wrap_around(y, match):
+    with pytest.raises(fj.InputError, match=match):
+        fj.make_agents([(np.zeros((3, 2)), y)])
+
+
+def test_trial_10_no_agent_is_called_what_a_ledger_calls_all_of_them():
+    from fewjoule.energy import ALL_AGENTS
+
+    with pytest.raises(fj.InputError, match=r"no agent may be called 'all', which stands for all agents .*; rename it"):
+        fj.make_agents([*ONE, *ONE], names=["one", ALL_AGENTS])

@@ -15,6 +15,9 @@ from fewjoule.study.prepare import Prepared
 from fewjoule.training.align import align
 from fewjoule.training.local import LocalModels, train_locally
 
+LARGE_INPUT = 30.0
+"""Where inputs are beyond this, it is these that make descent diverge sooner than its step."""
+
 
 def pretrain(prepared: Prepared, meter: Metering) -> Part:
     """The local models for every seed: those that agents have, those trained here, aligned where they never met."""
@@ -39,9 +42,11 @@ def pretrain(prepared: Prepared, meter: Metering) -> Part:
         if gone.any():
             first = missing[int(np.argwhere(gone)[0, 1])]
             who = f"agent {agents.names[first]!r}" if own is None else own.files.files[first]
-            raise InputError(
-                f"{who}: local training diverged at step {study.local.step:g}; lower --local-step (local.step)."
-            )
+            largest = float(np.abs(rest.data.train.x).max())
+            cure = "lower --local-step (local.step)"
+            if largest > LARGE_INPUT:
+                cure = f"the inputs reach {largest:.3g}, so scale them to about 1 (--divide-by, divide_by), or {cure}"
+            raise InputError(f"{who}: local training diverged at step {study.local.step:g}; {cure}.")
         models[:, missing] = local.models
         nothing[:, missing] = training_flops(model, rest, np.asarray(local.steps), **study.local.work())
         facts = {"reading": meter.of_flops(reading, int(nothing.sum())), "flops": nothing.tolist()}
