@@ -253,7 +253,7 @@ REFUSED = [
     (twice, "b.csv: the column 'p' is there more than once"),
     (no_bytes, "b.csv is empty"),
     (latin, "b.csv is not a CSV file in UTF-8"),
-    (bad_parquet, "b.parquet is not a readable Parquet file"),
+    (bad_parquet, "b.parquet is truncated or damaged"),
     (half_test, "b.npz: x_test and y_test go together"),
     (other_test, r"b.npz: x_test has inputs of shape \[5\]"),
 ]

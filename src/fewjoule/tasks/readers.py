@@ -59,10 +59,16 @@ def read_table(path: str | Path, *, target: str = "y", needs_target: bool = True
     if ending(path) not in SUFFIXES:
         raise InputError(f"{path}: samples are read from {', '.join(SUFFIXES)}, not {path.suffix or 'a bare name'!r}.")
     columns: tuple[str, ...] = ()
-    if ending(path) == ".npz":
-        arrays = _read_npz(path, needs_target)
-    else:
-        arrays, columns = _read_columns(path, [name.strip() for name in target.split(",")], needs_target)
+    try:
+        if ending(path) == ".npz":
+            arrays = _read_npz(path, needs_target)
+        else:
+            arrays, columns = _read_columns(path, [name.strip() for name in target.split(",")], needs_target)
+    except InputError:
+        raise
+    except Exception as error:  # for damaged bytes zipfile, NumPy and pyarrow raise a dozen kinds, not all documented
+        reason = _one_line(error) or type(error).__name__
+        raise InputError(f"{path} is truncated or damaged ({reason}); copy or write it again.") from error
     if not needs_target:
         arrays = {"x": arrays["x"], "y": np.zeros(arrays["x"].shape[:1])}
     train, *test = [
@@ -93,18 +99,15 @@ def _read_npz(path: Path, needs_target: bool) -> dict[str, Values]:
         raise InputError(f"{path} is a pickle, which is never loaded because it can run code; {_npz_cure(path)}")
     if start != b"PK":
         raise InputError(f"{path} is not an npz file; {_npz_cure(path)}")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-            wanted = {name: member for name, member in members.items() if name in ARRAYS}
-            _check_unpacked(path, sum(member.file_size for member in wanted.values()))
-            arrays = {name: _read_npy(path, archive, member) for name, member in wanted.items()}
-    except InputError:
-        raise
-    except Exception as error:  # zipfile and NumPy's parser of headers raise a dozen kinds, none of them documented
-        raise _damaged(path, error) from error
+    with zipfile.ZipFile(path) as archive:
+        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        wanted = {name: member for name, member in members.items() if name in ARRAYS}
+        _check_unpacked(path, sum(member.file_size for member in wanted.values()))
+        arrays = {name: _read_npy(path, archive, member) for name, member in wanted.items()}
     if "x" not in arrays:
-        raise InputError(f"{path} has no array named x (it has {', '.join(members) or 'none'}); {_npz_cure(path)}")
+        raise InputError(
+            f"{path} has no array named x (it has {_one_line(', '.join(members)) or 'none'}); {_npz_cure(path)}"
+        )
     if needs_target and "y" not in arrays:
         raise InputError(f"{path} has no targets: an array named y is missing; {_npz_cure(path)}")
     if needs_target and ("x_test" in arrays) != ("y_test" in arrays):
@@ -130,9 +133,8 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _damaged(path: Path, error: Exception) -> InputError:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return InputError(f"{path} is truncated or damaged ({reason}); copy or write it again.")
+def _one_line(text: Any) -> str:
+    return " ".join(str(text).split())
 
 
 def _check_unpacked(path: Path, size: int) -> None:
@@ -147,7 +149,7 @@ def _check_unpacked(path: Path, size: int) -> None:
 def _read_columns(path: Path, targets: list[str], needs_target: bool) -> tuple[dict[str, Values], tuple[str, ...]]:
     """Inputs x and targets y of a CSV or Parquet file, and the names of the inputs."""
     is_csv = ending(path) == ".csv"
-    header = _csv_header(path) if is_csv else _parquet_header(path)
+    header = _csv_header(path) if is_csv else pa.parquet.read_schema(path).names
     if index := [name for name in header if name in INDEX_NAMES]:
         raise InputError(
             f"{path}: the column {index[0]!r} looks like the numbers of the rows, as pandas writes them; write it with "
@@ -157,13 +159,17 @@ def _read_columns(path: Path, targets: list[str], needs_target: bool) -> tuple[d
         raise InputError(f"{path}: the column {twice[0]!r} is there more than once; give every column its own name.")
     if needs_target and (missing := [name for name in targets if name not in header]):
         known = ", ".join(header[:12]) + (", …" if len(header) > 12 else "")
-        raise InputError(f"{path} has no column {missing[0]!r} (it has {known}); name the target by target (--target).")
+        raise InputError(
+            f"{path} has no column {missing[0]!r} (it has {_one_line(known)}); name the target by target (--target)."
+        )
     inputs = [name for name in header if name not in targets]
     if not inputs:
         raise InputError(f"{path} has no columns beside its target, so no inputs; add some.")
     targets = targets if needs_target else []
     if not is_csv:
-        return _collect(path, _parquet_batches(path, targets), inputs, targets), tuple(inputs)
+        # a long text that stands in every row is kept once
+        file = pa.parquet.ParquetFile(path, read_dictionary=targets)
+        return _collect(path, file.iter_batches(), inputs, targets), tuple(inputs)
     for kind in CSV_TARGETS:
         try:
             types = dict.fromkeys(inputs, pa.float64()) | dict.fromkeys(targets, kind)
@@ -207,20 +213,6 @@ def _values(path: Path, name: str, column: pa.Array) -> Values:
 
 def _not_a_number(where: str, column: str, value: Any) -> InputError:
     return InputError(f"{where}: column {column!r} must be numbers, got {value!r}; drop it or turn it into numbers.")
-
-
-def _parquet_header(path: Path) -> list[str]:
-    try:
-        return list(pa.parquet.read_schema(path).names)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a readable Parquet file ({error}); write it again.") from error
-
-
-def _parquet_batches(path: Path, targets: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from pa.parquet.ParquetFile(path, read_dictionary=list(targets)).iter_batches()
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(path, error) from error
 
 
 def _csv_header(path: Path) -> list[str]:
@@ -282,7 +274,7 @@ def _csv_complaint(path: Path, header: list[str], inputs: set[str], failed: Exce
 
 
 def _not_csv(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path} is not a CSV file in UTF-8 ({error}); save it again as one.")
+    return InputError(f"{path} is not a CSV file in UTF-8 ({_one_line(error)}); save it again as one.")
 
 
 def _is_number(text: str) -> bool:
