@@ -104,3 +104,35 @@ def test_trial_10_no_agent_is_called_what_a_ledger_calls_all_of_them():
 
     with pytest.raises(fj.InputError, match=r"no agent may be called 'all', which stands for all agents .*; rename it"):
         fj.make_agents([*ONE, *ONE], names=["one", ALL_AGENTS])
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, 2**32, "one", None])
+def test_trial_20_a_wrong_seed_is_one_line(wrong, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.zeros(9))
+    for make in (
+        lambda: fj.sinusoid.agents(seed=wrong),
+        lambda: fj.sinusoid.new_tasks(2, seed=wrong),
+        lambda: fj.mnist.agents(seed=wrong),
+        lambda: fj.mnist.new_tasks(2, seed=wrong),
+        lambda: fj.read_agents(tmp_path, validation=0.3, seed=wrong),
+    ):
+        with pytest.raises(fj.InputError, match="a seed must be a whole number from 0"):
+            make()
+
+
+def test_trial_20_numpys_numbers_are_seeds_too():
+    for make in (fj.mnist.agents, fj.sinusoid.agents):
+        np.testing.assert_array_equal(make(seed=np.int64(3)).data.train.x, make(seed=3).data.train.x)
+
+
+@pytest.mark.parametrize("wrong", [0, 1.5, "two", None])
+def test_trial_20_a_wrong_count_is_one_line(wrong):
+    for make in (
+        lambda: fj.sinusoid.agents(samples=wrong, validation=0),
+        lambda: fj.sinusoid.new_tasks(wrong),
+        lambda: fj.sinusoid.new_tasks(2, shots=wrong),
+        lambda: fj.mnist.new_tasks(2, ways=wrong),
+        lambda: fj.mnist.new_tasks(2, queries=wrong),
+    ):
+        with pytest.raises(fj.InputError, match=r"must be (a whole number of )?at least 1, got"):
+            make()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fewjoule.errors import InputError, positive, text, unknown
-from fewjoule.randomness import agent_id
+from fewjoule.randomness import agent_id, seeds_of
 from fewjoule.tasks.readers import PICKLES, SUFFIXES, Table, Values, ending, read_table
 from fewjoule.tasks.samples import Agents, Pair, Samples, Tasks, make_agents, make_tasks, stack
 
@@ -269,7 +269,7 @@ def _convert(path: Path, y: Values, task: str, classes: tuple[str, ...] | None) 
 
 def _generator(seed: int, path: Path) -> np.random.Generator:
     """Of one file, by its name, so that the other files do not matter."""
-    return np.random.default_rng([seed, agent_id(path.stem)])
+    return np.random.default_rng([*seeds_of(seed), agent_id(path.stem)])
 
 
 def _split(tables: Sequence[Table], choose: Callable[[Table], tuple[Rows, Rows]]) -> tuple[list[Pair], list[Pair]]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.errors import InputError
+from fewjoule.errors import InputError, positive_int
 from fewjoule.randomness import agent_id, seeds_of, uniform_rows
 
 Pair = tuple[Any, Any]  # x and y
@@ -275,8 +275,8 @@ def draw_agents(
     The generator is the agent's own, by seed and name, so that the other agents do not matter. Settings are those of
     `make_agents`.
     """
-    if samples < 1 or validation < 0:
-        raise InputError(f"samples must be at least 1 and validation at least 0, got {samples} and {validation}.")
+    positive_int("samples", samples)
+    positive_int("validation", validation, least=0)
 
     def one(seed: int) -> Agents:
         pairs = [pair(i, np.random.default_rng([seed, agent_id(name)])) for i, name in enumerate(names)]
@@ -286,7 +286,10 @@ def draw_agents(
     return for_seeds(one, seed)
 
 
-def generator_of_tasks(seed: int) -> np.random.Generator:
+def generator_of_tasks(seed: int, **counts: int) -> np.random.Generator:
+    """The generator of new tasks, once their numbers of samples and the like are known to be such."""
+    for name, count in counts.items():
+        positive_int(name, count)
     if np.ndim(seed) != 0:
         raise InputError(f"the seed of new tasks must be one whole number, got {seed}.")
     return np.random.default_rng([*seeds_of(seed), agent_id("new tasks")])
