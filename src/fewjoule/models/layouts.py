@@ -129,8 +129,8 @@ def dense_sizes(file: str, shapes: Shapes, metadata: Mapping[str, str], layout: 
     kinds = {layer.kind: layer.prefix for layer in layers}
     if "conv" in kinds:
         raise InputError(
-            f"{file} holds a convolution net, whose image size its weights do not tell; give --model conv4:…, or "
-            "model=conv4(…)."
+            f"{file} holds a convolution net, whose image size its weights do not tell; give the model (--model "
+            "conv4:…)."
         )
     if "norm" in kinds:
         raise InputError(
