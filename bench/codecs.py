@@ -40,9 +40,9 @@ def main() -> None:
     slower = []
     for spec in SPECS:
         chosen = codec(spec)
-        decode(chosen.encode(vector, key))
+        decode(chosen.encode(vector, key), weights)
         encoding, message = best(lambda chosen=chosen: chosen.encode(vector, key))
-        decoding, _ = best(lambda message=message: decode(message))
+        decoding, _ = best(lambda message=message: decode(message, weights))
         bits = 8 * len(message)
         air = {name: link.seconds(bits) for name, link in LINKS.items()}
         slower += [(spec, name) for name, s in air.items() if encoding + decoding > s]

@@ -1,6 +1,9 @@
 """A user's mistake is one clear error that names the value and the cure, before anything compiles."""
 
+import ast
 import inspect
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -157,3 +160,12 @@ def test_allowed_classes_must_fit_the_model():
     agents = fj.make_agents([(np.zeros((3, 1)), np.array([0, 1, 1]))], allowed=[[0, 1]], classes=5)
     with pytest.raises(fj.InputError, match=r"allowed classes out of 5, but .* has 2 outputs; set classes"):
         fj.train_locally(CLASSIFIER, agents)
+
+
+@pytest.mark.parametrize("room", ["tasks", "models", "codecs", "methods"])
+def test_trial_21_a_librarys_message_names_what_python_users_set(room):
+    """A flag of the command line stands in brackets behind the words for Python, never alone."""
+    for path in sorted((Path(fj.__file__).parent / room).rglob("*.py")):
+        texts = [n.value for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Constant)]
+        for text in (t for t in texts if isinstance(t, str) and re.search(r"(?<![\w-])--[a-z]", t)):
+            assert not re.search(r"(?<![\w(-])--[a-z]", text), f"{path}: {text}"

@@ -7,7 +7,10 @@ from fewjoule.errors import unknown
 
 
 def test_a_near_name_is_offered_and_else_the_list():
-    assert str(unknown("link", "papr", ["paper", "wifi"])) == "unknown link 'papr'; did you mean 'paper'?"
+    assert (
+        str(unknown("link", "papr", ["paper", "wifi"]))
+        == "unknown link 'papr'; did you mean 'paper'? There are paper, wifi."
+    )
     assert str(unknown("link", "zzz", ["paper", "wifi"])) == "unknown link 'zzz'; choose one of paper, wifi."
 
 

@@ -29,14 +29,14 @@ class DivergedWarning(UserWarning):
 
 
 def unknown(thing: str, value: Any, known: Iterable[str]) -> InputError:
-    """An `InputError` for a name that is not one of `known`, with the nearest right one."""
+    """An `InputError` for a name that is not one of `known`, with the nearest right one and all the others."""
     names = sorted(known)
     renamed = str(value)[:100].removesuffix("step") + "learning_rate"  # settings that were called step in 0.1
     if renamed in names and str(value).endswith("step"):
         return InputError(f"unknown {thing} {value!r}; it is called {renamed!r} now.")
     near = difflib.get_close_matches(str(value)[:100], names, n=1, cutoff=0.5)
-    cure = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}."
-    return InputError(f"unknown {thing} {value!r}; {cure}")
+    guess = f"did you mean {near[0]!r}? There are" if near else "choose one of"
+    return InputError(f"unknown {thing} {value!r}; {guess} {', '.join(names)}.")
 
 
 def is_whole(value: Any) -> bool:

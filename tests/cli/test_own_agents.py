@@ -203,6 +203,17 @@ def test_a_method_that_needs_held_out_samples_gets_them(fewjoule: Command, tmp_p
     assert not (tmp_path / "m").exists()
 
 
+def test_trial_32_huge_inputs_are_to_be_scaled(fewjoule: Command, tmp_path: Path) -> None:
+    x = np.linspace(1, 3e5, 30)[:, None]
+    (tmp_path / "agents").mkdir()
+    np.savez(tmp_path / "agents" / "a.npz", x=x, y=np.sin(x))
+    code, _, err = fewjoule(
+        "train", tmp_path / "agents", "--model", "mlp:1-1", "--local-steps", 50, "-o", tmp_path / "m"
+    )
+    assert code == 2
+    assert "a.npz: local training diverged at step 0.01; the inputs reach 3e+05, so scale them to about 1 (--div" in err
+
+
 def test_a_report_stands_beside_the_controls(fewjoule: Command, tmp_path: Path) -> None:
     sinusoids(tmp_path / "agents")
     sinusoids(tmp_path / "new", (3, 4, 5))
@@ -214,7 +225,7 @@ def test_a_report_stands_beside_the_controls(fewjoule: Command, tmp_path: Path) 
     code, _, err = fewjoule(*command, "--tasks", tmp_path / "new")
     assert code == 2
     assert "a3.npz has no held-out samples" in err
-    assert "say how many to adapt on by --shots" in err
+    assert "say how many to adapt on by shots (--shots)" in err
     assert not run.exists()
     code, out, err = fewjoule(*command, "--tasks", tmp_path / "new", "--shots", 10)
     assert code == 0, err
@@ -367,7 +378,7 @@ WRONG = [
     (("adapt", "{new}", "{new}"), "a2.npz is a pickle or a zip archive"),
     (("predict", "{meta}", "{wide}"), "wide.npz has inputs of shape [3]"),
     (("predict", "{meta}", "{meta}x"), "does not exist"),
-    (("evaluate", "{meta}", "{agents}"), "by --shots"),
+    (("evaluate", "{meta}", "{agents}"), "by shots (--shots)"),
     (("evaluate", "{meta}", "{agents}", "--steps", "a"), "--steps takes whole numbers"),
     (("export", "{meta}", "--to", "tflite"), "unknown target of --to 'tflite'"),
     (("show", "{new}"), "pickle or a zip archive"),

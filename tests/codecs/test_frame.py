@@ -1,5 +1,6 @@
 """The byte format: damage is noticed, lengths are exact, nothing crashes on noise."""
 
+import tracemalloc
 import zlib
 
 import jax
@@ -39,23 +40,23 @@ def test_any_damaged_byte_raises(spec, at, flip):
     message = bytearray(MESSAGES[spec])
     message[at % len(message)] ^= flip
     with pytest.raises(InputError, match="receive it again"):
-        decode(bytes(message))
+        decode(bytes(message), 150)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_truncation_and_extension_raises(spec):
     for length in range(len(MESSAGES[spec])):
         with pytest.raises(InputError):
-            decode(MESSAGES[spec][:length])
+            decode(MESSAGES[spec][:length], 150)
     with pytest.raises(InputError):
-        decode(MESSAGES[spec] + b"\0")
+        decode(MESSAGES[spec] + b"\0", 150)
 
 
 @settings(max_examples=400, deadline=None)
 @given(noise=st.binary(max_size=200))
 def test_noise_raises(noise):
     with pytest.raises(InputError):
-        decode(noise)
+        decode(noise, 150)
 
 
 @settings(max_examples=400, deadline=None)
@@ -68,11 +69,28 @@ def test_a_wrong_sender_with_a_right_checksum_never_crashes(spec, data):
     cut = data.draw(st.integers(0, len(content)))
     for candidate in (bytes(content), bytes(content[:cut])):
         try:
-            out = decode(resealed(candidate))
+            out = decode(resealed(candidate), 150)
         except InputError:
             continue
         assert out.dtype == np.float32
+        assert out.shape == (150,)
         assert np.isfinite(out).all()
+
+
+def test_trial_19_a_few_bytes_cannot_ask_for_gigabytes():
+    """A sparse message without positions may claim 2**31 - 1 weights: 8.6 GB where the claim is believed."""
+    message = frame(4, 2**31 - 1, bytes([1, 0, 0, 0, 0]))
+    assert len(message) == 15
+    tracemalloc.start()
+    try:
+        for read in (decode, codec("top-k:0.2").decode):
+            with pytest.raises(InputError, match="must have 150 weights, got 2147483647"):
+                read(message, 150)
+            with pytest.raises(TypeError, match="size"):  # nobody can leave out how much they expect
+                read(message)
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()
 
 
 def test_both_ends_must_agree():
@@ -81,11 +99,11 @@ def test_both_ends_must_agree():
     with pytest.raises(InputError, match="must have 151 weights"):
         codec("quantise:3").decode(MESSAGES["quantise:3"], 151)
     with pytest.raises(InputError, match="both ends must agree"):
-        codec("quantise:3").decode(MESSAGES["float32"])
+        codec("quantise:3").decode(MESSAGES["float32"], 150)
     with pytest.raises(InputError, match="format version 2"):
-        decode(resealed(bytes([2 << 4]) + MESSAGES["float32"][1:-4]))
+        decode(resealed(bytes([2 << 4]) + MESSAGES["float32"][1:-4]), 150)
     with pytest.raises(InputError, match="unknown kind 15"):
-        decode(frame(15, 3, b"abc"))
+        decode(frame(15, 3, b"abc"), 3)
     assert MESSAGES["float32"][0] >> 4 == VERSION
 
 

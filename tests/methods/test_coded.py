@@ -35,7 +35,7 @@ def test_one_upload_is_the_mean_of_the_decoded_bytes(spec):
     run = simulate(method("average", codec=spec), MODEL, AGENTS, LOCAL)
     keys = [jax.random.fold_in(key_for(0, "codec"), i) for i in agent_ids(AGENTS.names)]
     messages = [codec(spec).encode(local - COMMON, key) for local, key in zip(LOCAL, keys, strict=True)]
-    np.testing.assert_allclose(run.meta, COMMON + np.mean([decode(m) for m in messages], 0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run.meta, COMMON + np.mean([decode(m, D) for m in messages], 0), rtol=1e-5, atol=1e-6)
     assert run.uplink_bits.tolist() == [[8 * len(m) for m in messages]]
     assert (run.downlink_bits == 0).all()
 

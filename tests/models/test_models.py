@@ -180,3 +180,10 @@ def test_conv4_halves_each_side_until_it_is_one(sides):
         assert pool == (2 if height > 1 else 1, 2 if width > 1 else 1)
         height, width = height // pool[0], width // pool[1]
     assert net.layers[-1].sides == (height, width)
+
+
+def test_trial_29_a_function_for_a_loss_is_one_clear_line():
+    with pytest.raises(fj.InputError, match="loss must be one of mse, cross_entropy, got a function; own losses"):
+        fj.Model(lambda key: jnp.zeros(1), lambda w, x: x, loss=lambda outputs, y: (outputs - y) ** 2)
+    with pytest.raises(fj.InputError, match="unknown loss None; choose one of cross_entropy, mse"):
+        fj.Model(lambda key: jnp.zeros(1), lambda w, x: x, loss=None)

@@ -68,7 +68,7 @@ CLASSES = [(np.zeros((3, 2)), np.array([0, 2, 2]))]
         (lambda: fj.make_agents([*ONE, *ONE], names=["a", "a"]), "names must differ"),
         (lambda: fj.make_agents(ONE, [*ONE, *ONE]), "one pair per agent: 1, got 2"),
         (lambda: fj.make_agents(ONE, CLASSES), "same input shape and kind of target"),
-        (lambda: fj.make_agents([(np.zeros((3, 2)), np.array([0, -1, 1]))]), "0 or more, got -1"),
+        (lambda: fj.make_agents([(np.zeros((3, 2)), np.array([0, -1, 1]))]), "0 or more, got -1; number them from 0"),
         (lambda: fj.make_agents(CLASSES, allowed=[[0, 1, 2]]), "allowed needs classes"),
         (lambda: fj.make_agents(CLASSES, allowed=[[0, 1]], classes=3), "class 2 is among its samples"),
         (lambda: fj.make_agents(CLASSES, allowed=[[0, 2, 7]], classes=3), "classes from 0 to 2"),
@@ -78,3 +78,61 @@ CLASSES = [(np.zeros((3, 2)), np.array([0, 2, 2]))]
 def test_wrong_samples_are_refused(make, match):
     with pytest.raises(fj.InputError, match=match):
         make()
+
+
+@pytest.mark.parametrize(
+    ("y", "match"),
+    [
+        (
+            np.array([0, 2**63, 1], np.uint64),
+            "agent '0': y must be at most 9223372036854775807, got 9223372036854775808",
+        ),
+        (
+            np.array([0, 2**31, 1]),
+            "agent '0': a class target must be at most 2147483647, got 2147483648; number classes",
+        ),
+        (np.array([0, 2**32 + 1, 1]), "a class target must be at most 2147483647, got 4294967297"),  # would become 1
+    ],
+)
+def test_trial_10_whole_targets_never_wrap_around(y, match):
+    with pytest.raises(fj.InputError, match=match):
+        fj.make_agents([(np.zeros((3, 2)), y)])
+
+
+def test_trial_10_no_agent_is_called_what_a_ledger_calls_all_of_them():
+    from fewjoule.energy import ALL_AGENTS
+
+    with pytest.raises(fj.InputError, match=r"no agent may be called 'all', which stands for all agents .*; rename it"):
+        fj.make_agents([*ONE, *ONE], names=["one", ALL_AGENTS])
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, 2**32, "one", None])
+def test_trial_20_a_wrong_seed_is_one_line(wrong, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.zeros(9))
+    for make in (
+        lambda: fj.sinusoid.agents(seed=wrong),
+        lambda: fj.sinusoid.new_tasks(2, seed=wrong),
+        lambda: fj.mnist.agents(seed=wrong),
+        lambda: fj.mnist.new_tasks(2, seed=wrong),
+        lambda: fj.read_agents(tmp_path, validation=0.3, seed=wrong),
+    ):
+        with pytest.raises(fj.InputError, match="a seed must be a whole number from 0"):
+            make()
+
+
+def test_trial_20_numpys_numbers_are_seeds_too():
+    for make in (fj.mnist.agents, fj.sinusoid.agents):
+        np.testing.assert_array_equal(make(seed=np.int64(3)).data.train.x, make(seed=3).data.train.x)
+
+
+@pytest.mark.parametrize("wrong", [0, 1.5, "two", None])
+def test_trial_20_a_wrong_count_is_one_line(wrong):
+    for make in (
+        lambda: fj.sinusoid.agents(samples=wrong, validation=0),
+        lambda: fj.sinusoid.new_tasks(wrong),
+        lambda: fj.sinusoid.new_tasks(2, shots=wrong),
+        lambda: fj.mnist.new_tasks(2, ways=wrong),
+        lambda: fj.mnist.new_tasks(2, queries=wrong),
+    ):
+        with pytest.raises(fj.InputError, match=r"must be (a whole number of )?at least 1, got"):
+            make()

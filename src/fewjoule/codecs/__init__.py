@@ -25,12 +25,15 @@ def codec(spec: str | Codec) -> Codec:
     return CODECS[name].from_spec(spec)
 
 
-def decode(data: bytes, size: int | None = None) -> np.ndarray[Any, Any]:
-    """The vector of any codec's message: its frame says which. `size` is the number of weights to expect."""
-    kind, count, body = read_frame(data, size)
+def decode(data: bytes, size: int) -> np.ndarray[Any, Any]:
+    """The vector of any codec's message: its frame says which. `size` is the number of weights to expect.
+
+    A sparse message of a few bytes may claim any size, so memory is taken for the expected one only.
+    """
+    kind, body = read_frame(data, size)
     for known in CODECS.values():
         if known.kind == kind:
-            return known.read(body, count)
+            return known.read(body, size)
     raise InputError(f"coded message has unknown kind {kind}; upgrade this package.")
 
 

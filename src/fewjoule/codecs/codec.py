@@ -5,7 +5,7 @@ codecs that send floating point, float32 as it is and float16 rounded.
     unpack(packed, size)   JAX: the vector that the receiver decodes                        simulator
     size_bytes(...)        JAX: the exact length of `to_bytes`, frame included              simulator
     to_bytes(packed, ...)  NumPy: the message                                               device
-    decode(data)           NumPy: the vector again                                          server
+    decode(data, size)     NumPy: the vector again                                          server
 
 `unpack(pack(v))` equals `decode(encode(v))` bit for bit, in whatever program XLA fuses it into: scales and levels have
 8 significant bits (bfloat16) and factors at most 16, so that products are exact with or without fused multiply-add.
@@ -111,12 +111,12 @@ class Codec(ABC):
             key = jax.random.key(0)
         return self.to_bytes(_pack(self, v, key), len(v))
 
-    def decode(self, data: bytes, size: int | None = None) -> np.ndarray[Any, Any]:
+    def decode(self, data: bytes, size: int) -> np.ndarray[Any, Any]:
         """The vector of a message of this codec; `size` is the number of weights to expect."""
-        kind, count, body = read_frame(data, size)
+        kind, body = read_frame(data, size)
         if kind != self.kind:
             raise InputError(f"coded message has kind {kind}, {self.spec} is kind {self.kind}; both ends must agree.")
-        return self.read(body, count)
+        return self.read(body, size)
 
     def apply(self, vector: Array, key: Array) -> tuple[Array, Any, Array]:
         """What the receiver decodes, what is sent, and its length in bytes."""

@@ -58,8 +58,8 @@ def frame_bytes(size: int) -> int:
     return 1 + len(varint(size)) + 4
 
 
-def read_frame(data: bytes, wanted: int | None = None) -> tuple[int, int, bytes]:
-    """Kind of codec, number of weights and body of a checked message; `wanted` is the number of weights to expect."""
+def read_frame(data: bytes, wanted: int) -> tuple[int, bytes]:
+    """Kind of codec and body of a checked message of `wanted` weights."""
     data = bytes(data)
     if len(data) < 6:
         raise InputError(f"coded message must have at least 6 bytes, got {len(data)}; receive it again.")
@@ -68,11 +68,9 @@ def read_frame(data: bytes, wanted: int | None = None) -> tuple[int, int, bytes]
     if data[0] >> 4 != VERSION:
         raise InputError(f"coded message has format version {data[0] >> 4}, this package reads {VERSION}; upgrade.")
     size, at = read_varint(data[:-4], 1, "number of weights")
-    if size < 1:
-        raise InputError("coded message has no weights; receive it again.")
-    if wanted is not None and size != wanted:
+    if size != wanted:
         raise InputError(f"coded message must have {wanted} weights, got {size}; both ends must agree on the model.")
-    return data[0] & 15, size, data[at:-4]
+    return data[0] & 15, data[at:-4]
 
 
 def need_length(body: bytes, wanted: int) -> None:

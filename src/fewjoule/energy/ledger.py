@@ -23,6 +23,7 @@ from fewjoule.energy import show
 from fewjoule.energy.limits import AMOUNT, amount
 from fewjoule.errors import InputError, unknown
 from fewjoule.files import read_csv, write_csv
+from fewjoule.tasks.samples import ALL_AGENTS
 
 Kind = Literal["measured", "modelled", "analytic"]
 Phase = Literal["pretraining", "computation", "uplink", "downlink", "adaptation"]
@@ -31,7 +32,6 @@ PHASES: tuple[str, ...] = get_args(Phase)
 TRAINING = ("computation", "uplink", "downlink")
 """The phases a method is charged for; pretraining (the local models exist already) and adaptation stand apart."""
 RADIO = ("uplink", "downlink")
-ALL_AGENTS = "all"
 BEFORE_FIRST_ROUND = 0
 ALL_ROUNDS = -1
 

@@ -10,7 +10,7 @@ PyTorch's dense layer after a convolution counts its inputs channels first; the 
 
 import itertools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -110,14 +110,15 @@ def fit_tensors(
         if missing := [name for name in own if name not in shapes]:
             raise InputError(f"{file}: tensor {missing[0]!r} is missing; write the whole model.")
         names = list(own)
-    else:
-        names = [name for layer in _in_order(file, found, model, layout) for name in (layer.weight, layer.bias)]
     blank = {name: np.broadcast_to(np.float32(0), shape) for name, shape in own.items()}  # takes no memory
-    for name, tensor in zip(names, to_layout(model, blank, layout).values(), strict=True):
-        if shapes[name] != tensor.shape:
+    due = [tensor.shape for tensor in to_layout(model, blank, layout).values()]
+    if layout != "fewjoule":
+        names = [n for layer in _in_order(file, found, model, due[::2]) for n in (layer.weight, layer.bias)]
+    for name, shape in zip(names, due, strict=True):
+        if shapes[name] != shape:
             raise InputError(
-                f"{file}: tensor {name!r} has shape {shapes[name]}, the model needs {tensor.shape}; give the model "
-                "that was trained."
+                f"{file}: tensor {name!r} has shape {shapes[name]}, the model needs {shape}; give the model that was "
+                "trained."
             )
     return names, layout
 
@@ -125,9 +126,16 @@ def fit_tensors(
 def dense_sizes(file: str, shapes: Shapes, metadata: Mapping[str, str], layout: str | None) -> list[int]:
     """The sizes of a dense net from its shapes alone; a convolution net's image size is not in its weights."""
     layers = _layers(file, shapes)
-    if any(layer.kind != "dense" for layer in layers):
+    kinds = {layer.kind: layer.prefix for layer in layers}
+    if "conv" in kinds:
         raise InputError(
-            f"{file} holds a convolution net, whose image size its weights do not tell; give --model conv4:…"
+            f"{file} holds a convolution net, whose image size its weights do not tell; give the model (--model "
+            "conv4:…)."
+        )
+    if "norm" in kinds:
+        raise InputError(
+            f"{file}: layer {kinds['norm']!r} is a normalisation, which an mlp of fewjoule does not have; train a net "
+            "without it, or give the net as your own functions, Model(init, apply)."
         )
     layout = _layout_of(file, layers, metadata, layout)
     ordered = _ordered(file, layers, layout)
@@ -135,7 +143,7 @@ def dense_sizes(file: str, shapes: Shapes, metadata: Mapping[str, str], layout: 
         if one.outputs != two.inputs(layout):
             raise InputError(
                 f"{file}: layer {two.prefix!r} takes {two.inputs(layout)} inputs but {one.prefix!r} before it gives "
-                f"{one.outputs}; check the layers' order or give --model."
+                f"{one.outputs}; check the layers' order or give the model (--model)."
             )
     return [ordered[0].inputs(layout), *(layer.outputs for layer in ordered)]
 
@@ -148,8 +156,8 @@ def _layers(file: str, shapes: Shapes) -> list[_FileLayer]:
         prefix, _, leaf = name.replace("/", ".").rpartition(".")
         if leaf in ("running_mean", "running_var", "num_batches_tracked"):
             raise InputError(
-                f"{file}: tensor {name!r} belongs to a batch normalisation, which fewjoule's nets do not have; use a "
-                "normalisation of each sample, torch.nn.GroupNorm(1, channels)."
+                f"{file}: tensor {name!r} belongs to a batch normalisation, which is refused: its statistics would mix "
+                "the samples of a batch; use a normalisation of each sample, torch.nn.GroupNorm(1, channels)."
             )
         if leaf not in known:
             raise InputError(f"{file}: unknown tensor name {name!r}; names must end in weight, kernel, scale or bias.")
@@ -201,14 +209,15 @@ def _layout_of(file: str, layers: Sequence[_FileLayer], metadata: Mapping[str, s
             f"{file} mixes layouts: some tensors are PyTorch's, some Flax's or fewjoule's; write it again."
         )
     raise InputError(
-        f"{file}: every layer is square, so its layout may be {' or '.join(sorted(possible))}; say which by --layout."
+        f"{file}: every layer is square, so its layout may be {' or '.join(sorted(possible))}; say "
+        "which by layout (--layout)."
     )
 
 
 def _ordered(file: str, layers: Sequence[_FileLayer], layout: str) -> list[_FileLayer]:
     """Layers from input to output: by the numbers in their names, else by the one order in which the shapes chain."""
-    if len(layers) == 1 or len({re.sub(r"\d+", "#", layer.prefix) for layer in layers}) == 1:
-        return sorted(layers, key=lambda layer: [int(n) for n in re.findall(r"\d+", layer.prefix)])
+    if (numbered := _by_number(layers)) is not None:
+        return numbered
     chains: list[Any] = []
     if len(layers) <= 7:
         chains = [
@@ -217,20 +226,50 @@ def _ordered(file: str, layers: Sequence[_FileLayer], layout: str) -> list[_File
             if all(one.outputs == two.inputs(layout) for one, two in itertools.pairwise(order))
         ]
     if len(chains) != 1:
-        listed = ", ".join(layer.prefix for layer in layers)
-        raise InputError(
-            f"{file}: the order of the layers {listed} is not clear; number their names (0.weight, 1.weight, …)."
-        )
+        raise _unclear(file, layers, ", or give the model (--model)")
     return list(chains[0])
 
 
-def _in_order(file: str, layers: Sequence[_FileLayer], model: Model, layout: str) -> list[_FileLayer]:
-    """The file's layers in the order of the model's."""
+def _by_number(layers: Sequence[_FileLayer]) -> list[_FileLayer] | None:
+    """Layers by the numbers in their names; None where the names differ in more than these."""
+    if len(layers) > 1 and len({re.sub(r"\d+", "#", layer.prefix) for layer in layers}) > 1:
+        return None
+    return sorted(layers, key=lambda layer: [int(n) for n in re.findall(r"\d+", layer.prefix)])
+
+
+def _unclear(file: str, layers: Sequence[_FileLayer], cure: str = "") -> InputError:
+    listed = ", ".join(layer.prefix for layer in layers)
+    return InputError(
+        f"{file}: the order of the layers {listed} is not clear; number their names (0.weight, 1.weight, …){cure}."
+    )
+
+
+def _in_order(
+    file: str, layers: Sequence[_FileLayer], model: Model, due: Sequence[tuple[int, ...]]
+) -> list[_FileLayer]:
+    """The file's layers in the order of the model's: by number, else by the shapes that are due of their weights."""
     wanted, found = (Counter(layer.kind for layer in given) for given in (model.architecture.layers, layers))
     if wanted != found:
         listed = [", ".join(f"{n} {kind}" for kind, n in counts.items()) for counts in (wanted, found)]
         raise InputError(
             f"{file}: {model.spec} has {listed[0]} layers, the file {listed[1]}; give the model that was trained."
         )
-    of_kind = {k: iter(_ordered(file, [layer for layer in layers if layer.kind == k], layout)) for k in wanted}
-    return [next(of_kind[layer.kind]) for layer in model.architecture.layers]
+    unnumbered = {k for k in wanted if _by_number([layer for layer in layers if layer.kind == k]) is None}
+    groups: dict[Any, list[_FileLayer]] = defaultdict(list)  # of one kind; where numbers do not order it, of one shape
+    for layer in layers:
+        groups[layer.kind, layer.shape if layer.kind in unnumbered else None].append(layer)
+    in_order = {}
+    for group, alike in groups.items():
+        if (numbered := _by_number(alike)) is None:
+            raise _unclear(file, alike)
+        in_order[group] = iter(numbered)
+    ordered = []
+    for wanted_layer, shape in zip(model.architecture.layers, due, strict=True):
+        group = wanted_layer.kind, shape if wanted_layer.kind in unnumbered else None
+        if (next_one := next(in_order.get(group, iter(())), None)) is None:
+            raise InputError(
+                f"{file}: {model.spec} needs one more {wanted_layer.kind} layer with a weight of shape {shape}; give "
+                "the model that was trained."
+            )
+        ordered.append(next_one)
+    return ordered

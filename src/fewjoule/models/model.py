@@ -18,6 +18,10 @@ from fewjoule.models.architecture import Architecture
 from fewjoule.tasks.samples import Agents, Samples
 
 LOSSES = ("mse", "cross_entropy")
+TARGETS = {  # whether they are classes: what is said about them, and what cures a loss that does not fit
+    True: ("whole numbers (classes)", "use cross_entropy, or make them real numbers (--task regression)"),
+    False: ("real numbers", "use mse, or make them whole numbers if they are classes (--task classification)"),
+}
 
 
 class Model:
@@ -36,6 +40,8 @@ class Model:
         architecture: Architecture | None = None,
         input_shape: tuple[int, ...] | None = None,
     ) -> None:
+        if callable(loss):
+            raise InputError(f"loss must be one of {', '.join(LOSSES)}, got a function; own losses are not taken yet.")
         if loss not in LOSSES:
             raise unknown("loss", loss, LOSSES)
         self.loss_name, self._architecture = loss, architecture
@@ -136,9 +142,8 @@ def check_samples(model: Model, samples: Samples, what: str) -> None:
     lead = samples.mask.ndim - 1
     inputs, targets = samples.x.shape[lead:], samples.y.shape[lead:]
     if classes != (model.loss_name == "cross_entropy"):
-        kind = "whole numbers (classes)" if classes else "real numbers"
-        cure = "cross_entropy" if classes else "mse"
-        raise InputError(f"{what} have targets that are {kind}, but the model's loss is {model.loss_name}; use {cure}.")
+        kind, cure = TARGETS[classes]
+        raise InputError(f"{what} have targets that are {kind}, but the model's loss is {model.loss_name}; {cure}.")
     try:
         outputs = jax.eval_shape(model.apply, np.zeros(model.size, np.float32), np.zeros(inputs, np.float32)).shape
     except (TypeError, ValueError) as error:
@@ -149,9 +154,15 @@ def check_samples(model: Model, samples: Samples, what: str) -> None:
             f"{model} must give [samples, outputs] for a batch, got {list(outputs)} for {inputs[0]} samples."
         )
     if classes and np.asarray(samples.y).max() >= outputs[1]:
-        raise InputError(f"{what} have class {np.asarray(samples.y).max()}, but {model} has {outputs[1]} outputs.")
+        raise InputError(
+            f"{what} have class {np.asarray(samples.y).max()}, but {model} has {outputs[1]} outputs; give it one "
+            "output per class, number the classes from 0, or make the targets real numbers if they are none."
+        )
     if not classes and outputs != targets:
-        raise InputError(f"{what} have targets of width {targets[-1]}, but {model} has {outputs[1]} outputs.")
+        raise InputError(
+            f"{what} have targets of width {targets[-1]}, but {model} has {outputs[1]} outputs; make them as many, or "
+            "the targets whole numbers if they are classes."
+        )
     if samples.allowed is not None and samples.allowed.shape[-1] != outputs[1]:
         raise InputError(
             f"{what} have allowed classes out of {samples.allowed.shape[-1]}, but {model} has {outputs[1]} outputs; "

@@ -113,9 +113,6 @@ def read_model(
     card = header.card
     if not header.shapes:
         raise InputError(f"{path} holds no tensors; write it again with the model's weights.")
-    for name, kind in header.kinds.items():
-        if kind not in FLOATS:
-            raise InputError(f"{path}: tensor {name!r} must be floating point ({', '.join(FLOATS)}), got {kind}.")
     if layout is not None:
         check_layout(layout)
     if card is None:
@@ -123,6 +120,9 @@ def read_model(
     else:
         model, layout = _carded_model(path, card, model, loss), "fewjoule"
     names, layout = fit_tensors(str(path), header.shapes, header.metadata, model, layout)
+    for name in names:
+        if (kind := header.kinds[name]) not in FLOATS:
+            raise InputError(f"{path}: tensor {name!r} must be floating point ({', '.join(FLOATS)}), got {kind}.")
     with _opened(path) as file:
         tensors = [np.asarray(file.get_tensor(name)).astype(np.float32) for name in names]
     for name, tensor in zip(names, tensors, strict=True):
@@ -150,7 +150,7 @@ def read_header(path: str | Path) -> WeightsHeader:
 def _read_card(path: Path, text: str | None) -> dict[str, Any] | None:
     try:
         card = None if text is None else json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # broken, or nested without end
         raise InputError(f"{path}: its model card is not readable ({error}); write the file again.") from error
     if text is not None and not isinstance(card, dict):
         raise InputError(f"{path}: its model card is not a table; write the file again.")
@@ -209,7 +209,7 @@ def _carded_model(path: Path, card: Mapping[str, Any], model: Model | None, loss
 def _inferred_model(path: Path, header: WeightsHeader, loss: str | None, layout: str | None) -> Model:
     if loss is None:
         raise InputError(
-            f"{path} has no fewjoule model card, so its loss is not known; give it: --loss mse or --loss cross_entropy."
+            f"{path} has no fewjoule model card, so its loss is not known; give loss (--loss): mse or cross_entropy."
         )
     return mlp(dense_sizes(str(path), header.shapes, header.metadata, layout), loss=loss)
 

@@ -18,6 +18,9 @@ from fewjoule.tasks.samples import Agents
 from fewjoule.training.align import align
 from fewjoule.training.local import LocalModels, train_locally
 
+LARGE_INPUT = 30.0
+"""Where inputs are beyond this, it is these that make descent diverge sooner than its step."""
+
 
 class Progress(Protocol):
     """Where a run tells how far it is."""
@@ -90,9 +93,11 @@ def _trained(prepared: Prepared, rest: Agents, missing: list[int], meter: Meteri
     if gone.any():
         first = missing[int(np.argwhere(gone)[0, 1])]
         who = f"agent {prepared.agents.names[first]!r}" if own is None else own.files.files[first]
-        raise InputError(
-            f"{who}: local training diverged at step {study.local.step:g}; lower --local-step (local.step)."
-        )
+        largest = float(np.abs(rest.data.train.x).max())
+        cure = "lower --local-step (local.step)"
+        if largest > LARGE_INPUT:
+            cure = f"the inputs reach {largest:.3g}, so scale them to about 1 (--divide-by, divide_by), or {cure}"
+        raise InputError(f"{who}: local training diverged at step {study.local.step:g}; {cure}.")
     part = Part({"models": np.asarray(local.models), "steps": np.asarray(local.steps)}, {"reading": reading})
     if kept is not None:
         kept.save(name, part)

@@ -14,15 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fewjoule.errors import InputError, unknown
-from fewjoule.randomness import agent_id
-from fewjoule.tasks.readers import PICKLES, SUFFIXES, Table, Values, read_table
+from fewjoule.errors import InputError, positive, text, unknown
+from fewjoule.randomness import agent_id, seeds_of
+from fewjoule.tasks.readers import PICKLES, SUFFIXES, Table, Values, ending, read_table
 from fewjoule.tasks.samples import Agents, Pair, Samples, Tasks, make_agents, make_tasks, stack
 
 TASKS = ("regression", "classification")
 KINDS = {"f": "real numbers", "i": "whole numbers", "O": "text"}  # of targets, by their type
 MOST_CLASSES = 1000
 """Whole numbers beyond this are taken for classes only when the user says so."""
+SAY_REGRESSION, SAY_CLASSES = (f"task={task!r} (--task {task})" for task in TASKS)
 Rows = Values | slice
 TRAINED_ON = "the files that the model was trained on"
 
@@ -93,14 +94,16 @@ def read_tasks(source: str | Path, format: DataFormat, *, shots: int | None = No
     def choose(table: Table) -> tuple[Rows, Rows]:
         path, y = table.path, table.train[1]
         if shots is None:
-            raise InputError(f"{path} has no held-out samples (x_test, y_test); say how many to adapt on by --shots.")
+            raise InputError(
+                f"{path} has no held-out samples (x_test, y_test); say how many to adapt on by shots (--shots)."
+            )
         if shots < 1:
             raise InputError(f"shots must be at least 1, got {shots}.")
         order = _generator(seed, path).permutation(len(y))
         groups = [order] if y.dtype.kind == "f" else [order[y[order] == label] for label in np.unique(y)]
         chosen = np.sort(np.concatenate([group[:shots] for group in groups]))
         if len(chosen) == len(y):
-            raise InputError(f"{path}: {shots} shots are all of its {len(y)} samples; lower --shots.")
+            raise InputError(f"{path}: {shots} shots are all of its {len(y)} samples; lower shots (--shots).")
         return chosen, np.setdiff1d(np.arange(len(y)), chosen)
 
     names = tuple(path.stem for path in files)
@@ -117,6 +120,7 @@ def read_task(path: str | Path, format: DataFormat) -> tuple[Samples, Samples | 
 
 def read_inputs(path: str | Path, format: DataFormat) -> Values:
     """Inputs alone, for predictions; a target in the file is left aside."""
+    _check_format(format)
     table = read_table(path, target=format.target, needs_target=False)
     if format.columns:
         table = _reorder(table, format.columns, TRAINED_ON)
@@ -125,10 +129,7 @@ def read_inputs(path: str | Path, format: DataFormat) -> Values:
 
 def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table], DataFormat, str]:
     """Read files that belong together: same inputs, same kind of target, class names turned into numbers."""
-    if format.task is not None and format.task not in TASKS:
-        raise unknown("task", format.task, TASKS)
-    if not format.divide_by > 0:
-        raise InputError(f"divide-by must be above 0, got {format.divide_by}.")
+    _check_format(format)
     tables = [read_table(path, target=format.target) for path in files]
     columns = format.columns or next((t.columns for t in tables if t.columns), ())
     if columns:
@@ -157,12 +158,28 @@ def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table],
     return done, format._replace(task=task, classes=classes, columns=columns), why
 
 
+def _check_format(format: DataFormat) -> None:
+    """A model card may say anything, since it may come from a stranger."""
+    text("target (--target)", format.target)
+    if format.task is not None and format.task not in TASKS:
+        raise unknown("task", format.task, TASKS)
+    positive("divide_by (--divide-by)", format.divide_by)
+    for name, values in (("classes", format.classes or ()), ("columns", format.columns)):
+        if not (isinstance(values, tuple) and all(isinstance(value, str) for value in values)):
+            raise InputError(f"{name} must be a tuple of names, got {values!r}; write the model card again.")
+
+
 def _list_folder(folder: Path, what: str) -> tuple[list[Path], dict[str, Path]]:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder that holds one file of samples per agent or task.")
-    visible = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    files = [p for p in visible if p.suffix in SUFFIXES]
-    if pickled := [p for p in visible if p.suffix in PICKLES]:
+    inside = sorted(p for p in folder.iterdir() if not p.name.startswith("."))
+    visible = [p for p in inside if p.is_file()]
+    files = [p for p in visible if ending(p) in SUFFIXES]
+    for deeper in (path for sub in inside if sub.is_dir() for path in sub.iterdir() if ending(path) in SUFFIXES):
+        raise InputError(
+            f"{deeper} lies in a subfolder, which is not read; move it up to {folder}, or away from there."
+        )
+    if pickled := [p for p in visible if ending(p) in PICKLES]:
         raise InputError(
             f"{pickled[0]} is a pickle, which is never loaded because it can run code; write samples as npz and "
             "weights as safetensors, or move it away."
@@ -172,7 +189,7 @@ def _list_folder(folder: Path, what: str) -> tuple[list[Path], dict[str, Path]]:
     for one, two in pairwise(files):
         if one.stem == two.stem:
             raise InputError(f"{one} and {two.name} have the same name, so they would be one agent; rename one.")
-    models = {p.stem: p for p in visible if p.suffix == ".safetensors"}
+    models = {p.stem: p for p in visible if ending(p) == ".safetensors"}
     # adapted models lie beside tasks; beside agents a model without samples is a wrong name
     if what == "agents" and (lonely := sorted(set(models) - {p.stem for p in files})):
         raise InputError(f"{models[lonely[0]]} has no samples beside it; add {lonely[0]}.npz or move the model away.")
@@ -207,10 +224,11 @@ def _tell_task(tables: Sequence[Table], asked: str | None) -> tuple[str, str]:
         if kind != kinds[0]:
             raise InputError(
                 f"{table.path} has targets that are {kind}, {tables[0].path} {kinds[0]}; make them alike or give "
-                "--task regression or --task classification."
+                f"{SAY_REGRESSION} or {SAY_CLASSES}."
             )
     task = "regression" if kinds[0] == "real numbers" else "classification"
-    return task, f"the targets are {kinds[0]}"
+    whole = task == "regression" and all((y == np.round(y)).all() for t in tables for _, y in t.pairs)
+    return task, f"the targets are {kinds[0]}" + (f"; if they are classes, give {SAY_CLASSES}" if whole else "")
 
 
 def _convert(path: Path, y: Values, task: str, classes: tuple[str, ...] | None) -> Values:
@@ -235,21 +253,23 @@ def _convert(path: Path, y: Values, task: str, classes: tuple[str, ...] | None) 
         raise InputError(f"{path}: the model's classes are numbers, got {str(y[0])!r}; give the classes as numbers.")
     if kind == "real numbers" and not (y == np.round(y)).all():
         raise InputError(
-            f"{path}: classes must be whole numbers, got {y[y != np.round(y)][0]:g}; use --task regression."
+            f"{path}: classes must be whole numbers, got {y[y != np.round(y)][0]:g}; use {SAY_REGRESSION}."
         )
     if y.min() < 0:
-        raise InputError(f"{path}: classes must be 0 or more, got {int(y.min())}; number them from 0.")
+        raise InputError(
+            f"{path}: classes must be 0 or more, got {int(y.min())}; number them from 0, or give {SAY_REGRESSION}."
+        )
     if y.max() >= MOST_CLASSES:
         raise InputError(
             f"{path}: whole-number targets are classes, and {int(y.max())} is above the largest, {MOST_CLASSES - 1}; "
-            "number them from 0, or give --task regression."
+            f"number them from 0, or give {SAY_REGRESSION}."
         )
     return y.astype(np.int32)
 
 
 def _generator(seed: int, path: Path) -> np.random.Generator:
     """Of one file, by its name, so that the other files do not matter."""
-    return np.random.default_rng([seed, agent_id(path.stem)])
+    return np.random.default_rng([*seeds_of(seed), agent_id(path.stem)])
 
 
 def _split(tables: Sequence[Table], choose: Callable[[Table], tuple[Rows, Rows]]) -> tuple[list[Pair], list[Pair]]:

@@ -90,8 +90,8 @@ def _download() -> Path:
                 failures.append(f"{mirror}: {type(error).__name__}")
         else:
             raise InputError(
-                f"{name} could not be downloaded ({'; '.join(failures)}); give the four files with --data-dir, or use "
-                "the subset in the package (data source 'embedded')."
+                f"{name} could not be downloaded ({'; '.join(failures)}); give the four files with "
+                "load(folder) (--data-dir), or use the subset in the package (source 'embedded')."
             )
     return folder
 
@@ -139,11 +139,9 @@ def new_tasks(
 ) -> Tasks:
     """New tasks of `ways` random digits: `shots` support and `queries` test images per digit."""
     images = load() if images is None else images
-    if count < 1 or shots < 1 or queries < 1 or not 1 <= ways <= 10:
-        raise InputError(
-            f"count, shots and queries must be at least 1 and ways 1 to 10, got {count}, {shots}, {queries} and {ways}."
-        )
-    rng = generator_of_tasks(seed)
+    rng = generator_of_tasks(seed, count=count, shots=shots, queries=queries, ways=ways)
+    if ways > 10:
+        raise InputError(f"ways must be at most 10, the number of digits, got {ways}.")
     pools = [_halves(images, digit)[1] for digit in range(10)]
     tests = [np.flatnonzero(images.test_y == digit) for digit in range(10)]
     for what, wanted, have in (("shots", shots, min(map(len, pools))), ("queries", queries, min(map(len, tests)))):

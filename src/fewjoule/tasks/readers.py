@@ -4,12 +4,13 @@
     NAME.csv       a first line of column names; one or more columns are the target, all others the inputs
     NAME.parquet   as CSV
 
-CSV and Parquet are read in blocks, and equal texts of a block are kept once. Pickled objects are never loaded.
+CSV and Parquet are read in blocks, and equal texts of a block are kept once. What a file unpacks to is checked before
+memory is taken for it. Pickled objects are never loaded.
 """
 
 import csv
+import math
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,11 @@ from fewjoule.tasks.samples import check_pair
 SUFFIXES = (".npz", ".csv", ".parquet")
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
 BLOCK_BYTES = 2**24  # of a CSV file; no line may be longer
+LARGEST_UNPACKED = 2**30  # bytes; a file may unpack to more only where it is itself large
+LARGEST_RATIO = 20
+ARRAYS = ("x", "y", "x_test", "y_test")
+OTHER_SEPARATORS = (";", "\t", "|")
+INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls the column of its index
 CSV_TARGETS = (pa.int64(), pa.float64(), pa.dictionary(pa.int32(), pa.string()))
 """Targets are whole numbers where all are, else real numbers where all are, else text."""
 Values = np.ndarray[Any, Any]
@@ -48,15 +54,21 @@ def read_table(path: str | Path, *, target: str = "y", needs_target: bool = True
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path} does not exist or is not a file; check the name.")
-    if path.suffix in PICKLES:
+    if ending(path) in PICKLES:
         raise InputError(f"{path} is a pickle, which is never loaded because it can run code; {_npz_cure(path)}")
-    if path.suffix not in SUFFIXES:
+    if ending(path) not in SUFFIXES:
         raise InputError(f"{path}: samples are read from {', '.join(SUFFIXES)}, not {path.suffix or 'a bare name'!r}.")
     columns: tuple[str, ...] = ()
-    if path.suffix == ".npz":
-        arrays = _read_npz(path, needs_target)
-    else:
-        arrays, columns = _read_columns(path, [name.strip() for name in target.split(",")], needs_target)
+    try:
+        if ending(path) == ".npz":
+            arrays = _read_npz(path, needs_target)
+        else:
+            arrays, columns = _read_columns(path, [name.strip() for name in target.split(",")], needs_target)
+    except InputError:
+        raise
+    except Exception as error:  # for damaged bytes zipfile, NumPy and pyarrow raise a dozen kinds, not all documented
+        reason = _one_line(error) or type(error).__name__
+        raise InputError(f"{path} is truncated or damaged ({reason}); copy or write it again.") from error
     if not needs_target:
         arrays = {"x": arrays["x"], "y": np.zeros(arrays["x"].shape[:1])}
     train, *test = [
@@ -71,6 +83,11 @@ def read_table(path: str | Path, *, target: str = "y", needs_target: bool = True
     return Table(path, train, test[0] if test else None, columns)
 
 
+def ending(path: Path) -> str:
+    """What a file's name says that it holds, also where some system wrote it in capitals."""
+    return path.suffix.lower()
+
+
 def _npz_cure(path: Path) -> str:
     return f"write it with numpy.savez({path.stem + '.npz'!r}, x=..., y=...)."
 
@@ -82,19 +99,15 @@ def _read_npz(path: Path, needs_target: bool) -> dict[str, Values]:
         raise InputError(f"{path} is a pickle, which is never loaded because it can run code; {_npz_cure(path)}")
     if start != b"PK":
         raise InputError(f"{path} is not an npz file; {_npz_cure(path)}")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            names = list(file.files)
-            arrays = {name: file[name] for name in names if name in ("x", "y", "x_test", "y_test")}
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        if "pickle" in str(error):
-            raise InputError(
-                f"{path} holds pickled objects, which are never loaded because they can run code; make x and y arrays "
-                f"of numbers and {_npz_cure(path)}"
-            ) from error
-        raise InputError(f"{path} is truncated or damaged ({error}); copy or write it again.") from error
+    with zipfile.ZipFile(path) as archive:
+        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        wanted = {name: member for name, member in members.items() if name in ARRAYS}
+        _check_unpacked(path, sum(member.file_size for member in wanted.values()))
+        arrays = {name: _read_npy(path, archive, member) for name, member in wanted.items()}
     if "x" not in arrays:
-        raise InputError(f"{path} has no array named x (it has {', '.join(names) or 'none'}); {_npz_cure(path)}")
+        raise InputError(
+            f"{path} has no array named x (it has {_one_line(', '.join(members)) or 'none'}); {_npz_cure(path)}"
+        )
     if needs_target and "y" not in arrays:
         raise InputError(f"{path} has no targets: an array named y is missing; {_npz_cure(path)}")
     if needs_target and ("x_test" in arrays) != ("y_test" in arrays):
@@ -102,24 +115,61 @@ def _read_npz(path: Path, needs_target: bool) -> dict[str, Values]:
     return arrays
 
 
+def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Values:
+    """One array. NumPy takes the memory that its header asks for, so that must be what the archive holds."""
+    with archive.open(member) as file:
+        first = np.lib.format.read_magic(file) == (1, 0)
+        read_header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, _, kind = read_header(file)
+        if kind.hasobject:
+            raise InputError(
+                f"{path} holds pickled objects, which are never loaded because they can run code; make x and y arrays "
+                f"of numbers and {_npz_cure(path)}"
+            )
+        claimed, held = math.prod(shape) * kind.itemsize, member.file_size - file.tell()
+        if claimed != held or kind.itemsize == 0:
+            raise ValueError(f"{member.filename} claims {claimed} bytes of {kind} and holds {held}")
+    with archive.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(str(text).split())
+
+
+def _check_unpacked(path: Path, size: int) -> None:
+    """Refuse a small file that unpacks to far more memory than anybody expects of it."""
+    if size > (most := max(LARGEST_UNPACKED, LARGEST_RATIO * path.stat().st_size)):
+        raise InputError(
+            f"{path} unpacks to {size / 1e9:.3g} GB, at most {most / 1e9:.3g} GB are read from a file of its size; "
+            "write it without compression (numpy.savez)."
+        )
+
+
 def _read_columns(path: Path, targets: list[str], needs_target: bool) -> tuple[dict[str, Values], tuple[str, ...]]:
     """Inputs x and targets y of a CSV or Parquet file, and the names of the inputs."""
-    is_csv = path.suffix == ".csv"
-    try:
-        header = _csv_header(path) if is_csv else pa.parquet.read_schema(path).names
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a readable Parquet file ({error}); write it again.") from error
+    is_csv = ending(path) == ".csv"
+    header = _csv_header(path) if is_csv else pa.parquet.read_schema(path).names
+    if index := [name for name in header if name in INDEX_NAMES]:
+        raise InputError(
+            f"{path}: the column {index[0]!r} looks like the numbers of the rows, as pandas writes them; write it with "
+            "index=False, or give the column a name."
+        )
     if twice := sorted({name for name in header if header.count(name) > 1}):
         raise InputError(f"{path}: the column {twice[0]!r} is there more than once; give every column its own name.")
     if needs_target and (missing := [name for name in targets if name not in header]):
         known = ", ".join(header[:12]) + (", …" if len(header) > 12 else "")
-        raise InputError(f"{path} has no column {missing[0]!r} (it has {known}); name the target by --target.")
+        raise InputError(
+            f"{path} has no column {missing[0]!r} (it has {_one_line(known)}); name the target by target (--target)."
+        )
     inputs = [name for name in header if name not in targets]
     if not inputs:
         raise InputError(f"{path} has no columns beside its target, so no inputs; add some.")
     targets = targets if needs_target else []
     if not is_csv:
-        return _collect(path, pa.parquet.ParquetFile(path).iter_batches(), inputs, targets), tuple(inputs)
+        # a long text that stands in every row is kept once
+        file = pa.parquet.ParquetFile(path, read_dictionary=targets)
+        return _collect(path, file.iter_batches(), inputs, targets), tuple(inputs)
     for kind in CSV_TARGETS:
         try:
             types = dict.fromkeys(inputs, pa.float64()) | dict.fromkeys(targets, kind)
@@ -133,7 +183,10 @@ def _collect(
     path: Path, batches: Iterable[pa.RecordBatch], inputs: Sequence[str], targets: Sequence[str]
 ) -> dict[str, Values]:
     x, y = [np.zeros((0, len(inputs)), np.float32)], []
+    rows = 0
     for batch in batches:
+        rows += len(batch)
+        _check_unpacked(path, 4 * rows * len(inputs))
         columns = {name: _values(path, name, batch.column(name)) for name in (*inputs, *targets)}
         for name in inputs:
             if columns[name].dtype.kind == "O":
@@ -170,6 +223,17 @@ def _csv_header(path: Path) -> list[str]:
         raise _not_csv(path, error) from error
     if not header:
         raise InputError(f"{path} is empty; its first line must name the columns.")
+    if len(header) == 1 and (others := [mark for mark in OTHER_SEPARATORS if mark in header[0]]):
+        raise InputError(
+            f"{path} has {others[0]!r} between its columns, and CSV files are read with commas; save it with commas, "
+            "and points in decimal numbers."
+        )
+    # pandas numbers columns without names from 0
+    if all(map(_is_number, header)) and header != [str(i) for i in range(len(header))]:
+        raise InputError(
+            f"{path}: its first line must name the columns, got numbers ({', '.join(header[:3])}); add a line such as "
+            "a,b,y on top."
+        )
     return header
 
 
@@ -210,7 +274,7 @@ def _csv_complaint(path: Path, header: list[str], inputs: set[str], failed: Exce
 
 
 def _not_csv(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path} is not a CSV file in UTF-8 ({error}); save it again as one.")
+    return InputError(f"{path} is not a CSV file in UTF-8 ({_one_line(error)}); save it again as one.")
 
 
 def _is_number(text: str) -> bool:

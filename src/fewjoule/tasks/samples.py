@@ -14,11 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.errors import InputError
+from fewjoule.errors import InputError, positive_int
 from fewjoule.randomness import agent_id, seeds_of, uniform_rows
 
 Pair = tuple[Any, Any]  # x and y
 DrawPair = Callable[[int, np.random.Generator], Pair]
+ALL_AGENTS = "all"
+"""The name that a ledger gives to an amount of all agents together, so no agent may have it."""
 
 
 class Samples(NamedTuple):
@@ -171,12 +173,17 @@ def check_pair(
         raise InputError(f"{label}: {both} must be numbers, got {x.dtype} and {y.dtype}; turn them into numbers.")
     if len(x) == 0 and not may_be_empty:
         raise InputError(f"{label} has no samples; leave it out or give it at least one.")
+    if len(x) and not (x.size and y.size):
+        raise InputError(
+            f"{label}: {both} must hold numbers, got shapes {x.shape} and {y.shape}; add inputs or targets."
+        )
     if len(x) != len(y):
         raise InputError(f"{label}: {both} must have the same length, got {len(x)} and {len(y)}.")
     x = _finite_floats(label, "x" + suffix, x if x.ndim > 1 else x[:, None])
     if y.dtype.kind == "f":
         return x, _finite_floats(label, "y" + suffix, y).reshape(len(y), math.prod(y.shape[1:]))
     if y.dtype.kind in "iub":
+        _check_most(label, "y" + suffix, y, np.int64)
         return x, y.astype(np.int64)
     return x, (y.astype(str) if y.dtype.kind == "S" else y).astype(object)
 
@@ -187,8 +194,17 @@ def _check_classes(label: str, y: np.ndarray) -> np.ndarray:
     if y.ndim != 1:
         raise InputError(f"{label}: class targets must have one axis, got shape {y.shape}.")
     if len(y) and y.min() < 0:
-        raise InputError(f"{label}: class targets must be 0 or more, got {y.min()}.")
+        raise InputError(f"{label}: class targets must be 0 or more, got {y.min()}; number them from 0.")
+    _check_most(label, "a class target", y, np.int32)
     return y.astype(np.int32)
+
+
+def _check_most(label: str, name: str, y: np.ndarray, kind: type[np.signedinteger[Any]]) -> None:
+    if y.size and y.max() > (most := np.iinfo(kind).max):
+        raise InputError(
+            f"{label}: {name} must be at most {most}, got {y.max()}; number classes from 0, or give real numbers for a "
+            "regression."
+        )
 
 
 def _finite_floats(label: str, name: str, values: np.ndarray) -> np.ndarray:
@@ -204,6 +220,14 @@ def _finite_floats(label: str, name: str, values: np.ndarray) -> np.ndarray:
     return values
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Refuse agents that could be taken for each other, or for all of them."""
+    if len(set(names)) != len(names):
+        raise InputError(f"agents' names must differ, got {', '.join(names)}.")
+    if ALL_AGENTS in names:
+        raise InputError(f"no agent may be called {ALL_AGENTS!r}, which stands for all agents together; rename it.")
+
+
 def make_agents(
     train: Sequence[Pair],
     validation: Sequence[Pair] | None = None,
@@ -217,8 +241,7 @@ def make_agents(
     Validation samples are optional; the methods that need them (MAML, iMAML) say so.
     """
     labels = tuple(str(n) for n in names) if names is not None else tuple(str(i) for i in range(len(train)))
-    if len(set(labels)) != len(labels):
-        raise InputError(f"agents' names must differ, got {', '.join(labels)}.")
+    check_names(labels)
     if validation is not None and len(validation) != len(train):
         raise InputError(f"validation must have one pair per agent: {len(train)}, got {len(validation)}.")
     if len(labels) != len(train):
@@ -252,8 +275,8 @@ def draw_agents(
     The generator is the agent's own, by seed and name, so that the other agents do not matter. Settings are those of
     `make_agents`.
     """
-    if samples < 1 or validation < 0:
-        raise InputError(f"samples must be at least 1 and validation at least 0, got {samples} and {validation}.")
+    positive_int("samples", samples)
+    positive_int("validation", validation, least=0)
 
     def one(seed: int) -> Agents:
         pairs = [pair(i, np.random.default_rng([seed, agent_id(name)])) for i, name in enumerate(names)]
@@ -263,7 +286,10 @@ def draw_agents(
     return for_seeds(one, seed)
 
 
-def generator_of_tasks(seed: int) -> np.random.Generator:
+def generator_of_tasks(seed: int, **counts: int) -> np.random.Generator:
+    """The generator of new tasks, once their numbers of samples and the like are known to be such."""
+    for name, count in counts.items():
+        positive_int(name, count)
     if np.ndim(seed) != 0:
         raise InputError(f"the seed of new tasks must be one whole number, got {seed}.")
     return np.random.default_rng([*seeds_of(seed), agent_id("new tasks")])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fewjoule.errors import InputError
+from fewjoule.errors import InputError, not_negative
 from fewjoule.tasks.samples import Agents, Pair, Tasks, draw_agents, generator_of_tasks, make_tasks
 
 Range = tuple[float, float]
@@ -29,8 +29,7 @@ def agents(
 
     `phases` (radians) is one for all or one per agent; `noise` is the standard deviation added to y.
     """
-    if not noise >= 0:
-        raise InputError(f"noise must be 0 or more, got {noise}.")
+    not_negative("noise", noise)
     _check_range("x_range", x_range)
     each = np.broadcast_to(phases, len(amplitudes)) if np.ndim(phases) == 0 else np.asarray(phases)
     if len(each) != len(amplitudes):
@@ -60,11 +59,9 @@ def new_tasks(
     seed: int = 0,
 ) -> Tasks:
     """New tasks with amplitude and phase drawn uniformly; a device sees `shots` samples and is judged on `queries`."""
-    if count < 1 or shots < 1 or queries < 1:
-        raise InputError(f"count, shots and queries must be at least 1, got {count}, {shots} and {queries}.")
     for name, value in (("amplitude", amplitude), ("phase", phase), ("x_range", x_range)):
         _check_range(name, value, may_be_point=name != "x_range")
-    rng = generator_of_tasks(seed)
+    rng = generator_of_tasks(seed, count=count, shots=shots, queries=queries)
     a = rng.uniform(*amplitude, (count, 1))
     p = rng.uniform(*phase, (count, 1))
     x = rng.uniform(*x_range, (count, shots + queries))
