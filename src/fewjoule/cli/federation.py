@@ -83,14 +83,14 @@ def agent(
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
     _need_engine()
     from fewjoule.federation.nvflare.process import daemon_command, run_site
-    from fewjoule.federation.nvflare.site import agent_data, agent_meter, read_kit, read_site, write_site
+    from fewjoule.federation.nvflare.site import agent_meter, check_files, read_kit, read_site, write_site
 
     facts = read_kit(kit, "agent")
     write_site(kit, data, model, device)
     site = read_site(kit)
-    samples, _ = agent_data(site)  # a mistake in the files shows now, not when a run begins
+    samples = check_files(site)  # a mistake in the files shows now, not when a run begins
     agent_meter(site)
-    print(f"agent {facts['name']}: {len(samples.train.x)} samples, server {facts['host']}:{facts['port']}", flush=True)
+    print(f"agent {facts['name']}: {samples} samples, server {facts['host']}:{facts['port']}", flush=True)
     raise typer.Exit(run_site(kit, daemon_command(kit, facts["name"])))
 
 
