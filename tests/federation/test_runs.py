@@ -325,8 +325,3 @@ def test_a_spec_of_another_release_is_refused(bench: Bench) -> None:
 def test_an_agent_refuses_a_run_it_is_not_part_of(bench: Bench) -> None:
     with pytest.raises(InputError, match="agent 'north' is not one of this run: south, west"):
         bench.agent("north").agree(bench.spec(agents=("south", "west")).text)
-
-
-def test_an_agent_refuses_a_model_that_does_not_fit(bench: Bench) -> None:
-    with pytest.raises(InputError, match="brings a model of 3 weights"):
-        bench.agent("north", own=np.zeros(3, np.float32)).agree(bench.spec().text)

@@ -62,9 +62,8 @@ class Result(NamedTuple):
 def read_result(data: bytes) -> Result:
     """What a server's job left; `InputError` where it is no result of a run."""
     try:
-        values, arrays = unpack(
-            data, blocks.RESULT, None, {"spec": str, "sources": list[str], "skipped": list[Skipped]}
-        )
+        types = {"spec": str, "sources": list[str], "skipped": list[Skipped]}
+        values, arrays = unpack(data, blocks.RESULT, None, types)
         records = Records.load(arrays, values["sources"])
         agreed, trace = contract(read_spec(values["spec"])), Trace(*arrays["trace"].T)
         return Result(agreed, arrays["meta"], arrays["losses"], trace, records, arrays["samples"], values["skipped"])

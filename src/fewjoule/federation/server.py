@@ -50,13 +50,9 @@ class ServerRunner:
         self._lengths: dict[str, int] = {}
         self._request, self._began = b"", 0.0
         self._begin()
-        values, arrays = self._save()  # a saved state has the same values and arrays as a fresh one
-        types = {
-            "spec": str,
-            "exchange": Annotated[int, Field(ge=0, le=len(self.contract.plan))],
-            "skipped": list[Skipped],
-            "sources": list[str],
-        }
+        arrays = self._save().arrays  # a saved state has the same as a fresh one
+        at = Annotated[int, Field(ge=0, le=len(self.contract.plan))]
+        types = {"spec": str, "exchange": at, "skipped": list[Skipped], "sources": list[str]}
         forms = {name: blocks.form_of(array) for name, array in arrays.items()}
         saved = read_state(self._path, blocks.SERVER, spec.run, types, forms)
         if saved is not None:

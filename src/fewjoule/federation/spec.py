@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
 import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -125,9 +124,10 @@ def read_spec(text: str) -> Spec:
     if not isinstance(values, dict) or not {"fewjoule", "wire"} <= set(values):
         raise InputError(f"a spec must be a table with the keys {', '.join(sorted(names))}.")
     if (values["fewjoule"], values["wire"]) != (__version__, blocks.VERSION):
+        theirs, wire = (str(values[key])[:40] for key in ("fewjoule", "wire"))
         raise InputError(
-            f"the run uses fewjoule {str(values['fewjoule'])[:40]} with wire version {str(values['wire'])[:40]}, here is "
-            f"{__version__} with {blocks.VERSION}; install one release on all sites."
+            f"the run uses fewjoule {theirs} with wire version {wire}, here is {__version__} with {blocks.VERSION}; "
+            "install one release on all sites."
         )
     if set(values) != names:
         raise InputError(f"a spec must have exactly the keys {', '.join(sorted(names))}.")

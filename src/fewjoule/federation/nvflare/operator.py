@@ -86,7 +86,7 @@ def follow(folder: Path, operator: Operator, view: View, *, patience_seconds: fl
             if troubles >= MOST_FAILURES and not error.lost:  # it is there, and cannot do what it is asked
                 raise InputError(
                     f"the server failed {troubles} times in a row ({error}); look at its log.txt, then {cure}"
-                )
+                ) from None
             time.sleep(min(2.0**troubles, LONGEST_PAUSE_SECONDS))
             operator.reconnect(view.line, patience_seconds)
             continue
