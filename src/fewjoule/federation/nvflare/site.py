@@ -104,8 +104,8 @@ def agent_home(site: dict[str, Any]) -> Home:
 
 
 def agent_data(site: dict[str, Any], classes: tuple[str, ...] | None) -> AgentData:
-    """The agent's samples. Text targets are numbered by the run's `classes` and refused where it has none, since numbers
-    that each agent gave by itself would mean different things. None takes the file's own, to check the file alone."""
+    """The agent's samples. Text targets are numbered by the run's `classes`, refused where it has none: numbers
+    that each agent gave by itself would differ in meaning. None takes the file's own, to check the file alone."""
     (table,), format, _ = read_tables([Path(site["data"])], DataFormat(classes=classes or None))
     if format.classes and classes == ():
         raise InputError(
