@@ -1,7 +1,7 @@
 """A federation ends with the simulator's numbers: same seed, same agents, every method of the registry, every codec.
 
-Agents and server run the simulator's own functions, but compiled alone, and XLA's optimiser sums in another order there.
-So the promise has three parts:
+Agents and server run the simulator's own functions, but compiled alone, where XLA's optimiser sums in another order. So
+the promise has three parts:
 
     bit for bit     without that optimiser (as these tests run by default): nothing but the order of sums may differ
     1e-5            with it, for plain messages and unbiased codecs
@@ -110,7 +110,9 @@ def test_an_agent_without_a_number_of_samples_or_with_another_is_refused(bench: 
         with pytest.raises(wire.MessageError, match=f"it has {samples:g} samples"):
             server.accept_agreement("north", told)
     plain = bench.agent("south").agree(bench.spec("fedavg").text)
-    assert wire.decode(plain, kind=blocks.AGREE, run=plain[8:24], forms=()).report.samples == 0  # nobody else's business
+    assert (
+        wire.decode(plain, kind=blocks.AGREE, run=plain[8:24], forms=()).report.samples == 0
+    )  # nobody else's business
 
 
 def test_coded_messages_cross_as_few_bytes(bench: Bench) -> None:
