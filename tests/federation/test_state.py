@@ -229,11 +229,8 @@ def test_a_well_signed_block_of_noise_is_read_or_refused(
 ) -> None:
     """No other error comes out, whatever the table of arrays and the lengths say."""
     length = len(note) if is_fitting else noted
-    body = (
-        struct.pack("<4sHBB16sI", b"FJBL", blocks.VERSION, AGENT, count % 4 if is_fitting else count, RUN, length)
-        + note
-        + rest
-    )
+    held = count % 4 if is_fitting else count
+    body = struct.pack("<4sHBB16sI", b"FJBL", blocks.VERSION, AGENT, held, RUN, length) + note + rest
     data = body + hashlib.blake2b(body, digest_size=16).digest()
     with contextlib.suppress(BlockError):
         blocks.unpack(data, AGENT, RUN)
