@@ -73,7 +73,7 @@ class Bench:
         i = NAMES.index(name)
         data = jax.tree.map(lambda a: a[i], self.agents.data)
         own = changes.pop("own", self.local[i])
-        return AgentRunner(name, data, self.folder / name, own=own, **changes)
+        return AgentRunner(name, lambda agreed: (data, own), self.folder / name, **changes)
 
     def channel(self, *names: str) -> LocalChannel:
         return LocalChannel({name: self.agent(name) for name in names or NAMES})

@@ -50,6 +50,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_federation(tmp_path / "none.toml")
 
 
+@pytest.mark.slow  # those run with the extra installed
 def test_kits_are_private_and_cut_down(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="needs the extra: pip install 'fewjoule[federation]'")
     from fewjoule.federation.nvflare.provision import provision

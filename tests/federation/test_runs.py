@@ -1,5 +1,6 @@
 """Kills, repeats, absences and bad agents, in one process: objects are dropped, files stay."""
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,8 +18,8 @@ from fewjoule.federation import server as server_module
 from fewjoule.federation.drive import Answers, drive
 from fewjoule.federation.records import COLUMNS
 from fewjoule.federation.server import ServerRunner
-from fewjoule.federation.spec import read_spec
-from fewjoule.federation.state import StateError
+from fewjoule.federation.spec import Spec, read_spec
+from fewjoule.federation.state import State, StateError, read_state, write_state
 from fewjoule.federation.wire import AgentReport, MessageError
 from tests.federation.bench import NAMES, Bench, LocalChannel
 
@@ -327,6 +328,110 @@ def test_an_agent_refuses_a_run_it_is_not_part_of(bench: Bench) -> None:
         bench.agent("north").agree(bench.spec(agents=("south", "west")).text)
 
 
-def test_an_agent_refuses_a_model_that_does_not_fit(bench: Bench) -> None:
-    with pytest.raises(InputError, match="brings a model of 3 weights"):
-        bench.agent("north", own=np.zeros(3, np.float32)).agree(bench.spec().text)
+class Training(LocalChannel):
+    """`south` is alive and agrees after `patience` asks, since it trains its own model first."""
+
+    def __init__(self, bench: Bench, patience: int) -> None:
+        super().__init__({name: bench.agent(name) for name in NAMES})
+        self.patience, self.now = patience, 0.0
+
+    def agree(self, names: Iterable[str], spec: str, timeout_seconds: float) -> Answers:
+        self.patience -= 1
+        self.now += timeout_seconds
+        return super().agree([n for n in names if n != "south" or self.patience < 0], spec, timeout_seconds)
+
+
+def test_trial_15_offline_training_may_take_longer_than_the_deadline(bench: Bench, undisturbed: ServerRunner) -> None:
+    channel, lines = Training(bench, 8), []
+    server = bench.server(bench.spec(deadline_seconds=10.0, policy="skip", quorum=2))
+    assert drive(server, channel, clock=lambda: channel.now, report=lines.append).status == "complete"
+    assert channel.now > 100
+    assert not server.skipped
+    assert lines == ["waiting for south to agree; an agent may train its own model first"]
+    np.testing.assert_array_equal(server.meta, undisturbed.meta)
+
+
+def test_a_run_that_waits_for_an_agreement_can_be_stopped(bench: Bench) -> None:
+    channel = Training(bench, 10**6)
+    server = bench.server(bench.spec())
+    outcome = drive(server, channel, asked_to_stop=lambda: "enough" if channel.now > 60 else "")
+    assert (outcome.status, outcome.reason) == ("paused", "enough")
+
+
+def changed(spec: Spec, **values: Any) -> str:
+    return json.dumps({**json.loads(spec.text), **values})
+
+
+@pytest.mark.parametrize("rounds", [2**70, 10**7])
+def test_trial_19_rounds_are_bounded_before_anything_is_built(bench: Bench, rounds: int) -> None:
+    text = changed(bench.spec("fedavg"), method={"method": "fedavg", "rounds": rounds})
+    with pytest.raises(InputError, match="must be at most"):
+        bench.agent("north").agree(text)
+    with pytest.raises(InputError, match="must be at most"):
+        ServerRunner(read_spec(text), bench.folder / "server")
+
+
+def test_trial_19_a_models_size_is_bounded_before_anything_is_built(bench: Bench) -> None:
+    text = changed(bench.spec("fedavg"), model={"spec": "mlp:10000000-10000000-1", "init": "glorot", "loss": "mse"})
+    with pytest.raises(InputError, match="at most"):
+        bench.agent("north").agree(text)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"deadline_seconds": "soon"},
+        {"largest_rms": None},
+        {"seed": True},
+        {"nonce": 5},
+        {"agents": ["north", 5]},
+        {"agents": {"north": 1}},
+        {"classes": "cat"},
+        {"quorum": 1.5},
+        {"model": {"spec": 5}},
+        {"model": {"spec": "mlp:1-8-1", "colour": "red"}},
+        {"model": []},
+        {"local": {"max_step": 5}},
+        {"local": {"max_steps": "many"}},
+        {"method": {"method": ["fedavg"]}},
+        {"method": {"method": "fedavg", "name": "fedavg"}},
+        {"method": {"method": "fedavg", "rounds": {"a": 1}}},
+        {"method": json.loads('{"method":' + "[" * 400 + "]" * 400 + "}")},
+    ],
+    ids=lambda values: str(values)[:50],
+)
+def test_trial_20_a_spec_of_wrong_types_is_refused_in_one_line(bench: Bench, values: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        bench.agent("north").agree(changed(bench.spec("fedavg"), **values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"exchange": -1},
+        {"exchange": 10**30},
+        {"exchange": True},
+        {"skipped": [5]},
+        {"skipped": [{}]},
+        {"sources": [[]]},
+    ],
+    ids=str,
+)
+def test_trial_20_a_state_with_wrong_values_is_refused(bench: Bench, values: dict[str, Any]) -> None:
+    spec = bench.spec("average")
+    server, _ = bench.run(spec)
+    saved = server._save()
+    write_state(server._path, blocks.SERVER, spec.run, State({**saved.values, **values}, saved.arrays))
+    with pytest.raises(StateError, match=f"its value '{next(iter(values))}' must be"):
+        bench.server(spec)
+
+
+def test_trial_20_a_kept_local_model_with_a_wrong_report_is_refused(bench: Bench) -> None:
+    bench.agent("north").agree(bench.spec("average").text)
+    (path,) = (bench.folder / "north" / "local").iterdir()
+    run = bytes.fromhex(path.stem)
+    saved = read_state(path, blocks.AGENT, run)
+    assert saved is not None
+    write_state(path, blocks.AGENT, run, State({"report": {"joles": 1}}, saved.arrays))
+    with pytest.raises(StateError, match="its value 'report' must be of type AgentReport"):
+        bench.agent("north").agree(bench.spec("average", nonce="next").text)

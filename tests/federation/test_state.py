@@ -140,7 +140,7 @@ def test_another_release_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def signed(note: bytes, *forms: tuple[int, int, int, int, int, int]) -> bytes:
     """A block by hand with a right checksum: the note, a table of (type, axes, sides) and 8 bytes of arrays."""
-    head = struct.pack("<4sHBB16sI", b"FJBL", 2, AGENT, len(forms), RUN, len(note))
+    head = struct.pack("<4sHBB16sI", b"FJBL", blocks.VERSION, AGENT, len(forms), RUN, len(note))
     body = head + note + b"".join(struct.pack("<BBxxIIII", *form) for form in forms) + bytes(8)
     return body + hashlib.blake2b(body, digest_size=16).digest()
 
@@ -229,7 +229,8 @@ def test_a_well_signed_block_of_noise_is_read_or_refused(
 ) -> None:
     """No other error comes out, whatever the table of arrays and the lengths say."""
     length = len(note) if is_fitting else noted
-    body = struct.pack("<4sHBB16sI", b"FJBL", 2, AGENT, count % 4 if is_fitting else count, RUN, length) + note + rest
+    held = count % 4 if is_fitting else count
+    body = struct.pack("<4sHBB16sI", b"FJBL", blocks.VERSION, AGENT, held, RUN, length) + note + rest
     data = body + hashlib.blake2b(body, digest_size=16).digest()
     with contextlib.suppress(BlockError):
         blocks.unpack(data, AGENT, RUN)

@@ -17,7 +17,7 @@ from fewjoule.federation.wire import AgentReport, Message, MessageError
 RUN = bytes(range(16))
 FORMS = (Form("float32", (50,)), Form("float32", ()))
 ARRAYS = (np.linspace(-1, 1, 50, dtype=np.float32), np.float32(0.5))
-REPORT = AgentReport(0.25, 2.0, 1.0, 3.5, 0.1, 1000.0, 2000.0, 204.0, "modelled", "cpu-time laptop", True)
+REPORT = AgentReport(0.25, 2.0, 1.0, 3.5, 0.1, 1000.0, 2000.0, 204.0, 24.0, "modelled", "cpu-time laptop", True)
 MESSAGE = Message(blocks.ROUND, RUN, 7, 1234, ARRAYS, REPORT)
 
 
@@ -48,12 +48,12 @@ def test_bytes_are_those_of_the_format() -> None:
     """A second reading of the layout, by hand."""
     data = wire.encode(MESSAGE)
     assert data[:4] == b"FJBL"
-    assert struct.unpack_from("<HBB", data, 4) == (2, blocks.ROUND, 2)
+    assert struct.unpack_from("<HBB", data, 4) == (3, blocks.ROUND, 2)
     assert data[8:24] == RUN
-    assert struct.unpack_from("<III", data, 24) == (176, 7, 1234)
-    assert struct.unpack_from("<8d", data, 36) == REPORT[:8]
-    assert struct.unpack_from("<BBxxIIII", data, 204) == (0, 1, 50, 0, 0, 0)
-    np.testing.assert_array_equal(np.frombuffer(data, "<f4", 50, 204 + 40), ARRAYS[0])
+    assert struct.unpack_from("<III", data, 24) == (184, 7, 1234)
+    assert struct.unpack_from("<9d", data, 36) == REPORT[:9]
+    assert struct.unpack_from("<BBxxIIII", data, 212) == (0, 1, 50, 0, 0, 0)
+    np.testing.assert_array_equal(np.frombuffer(data, "<f4", 50, 212 + 40), ARRAYS[0])
 
 
 @given(st.data())

@@ -16,7 +16,7 @@ from fewjoule.federation.nvflare.operator import View, describe, follow, read_fa
 from fewjoule.federation.nvflare.process import daemon_command, run_site
 from fewjoule.federation.nvflare.provision import place_storage, read_federation
 from fewjoule.federation.nvflare.provision import provision as write_kits
-from fewjoule.federation.nvflare.site import agent_data, agent_meter, read_kit, read_site, write_site
+from fewjoule.federation.nvflare.site import agent_meter, check_files, read_kit, read_site, write_site
 from fewjoule.federation.spec import load_federated_study
 from fewjoule.report import write_report
 from fewjoule.study.parts import stopped_study
@@ -84,9 +84,9 @@ def agent(
     facts = read_kit(kit, "agent")
     write_site(kit, data, model, device)
     site = read_site(kit)
-    samples, _ = agent_data(site)  # a mistake in the files shows now, not when a run begins
+    samples = check_files(site)  # a mistake in the files shows now, not when a run begins
     agent_meter(site)
-    print(f"agent {facts['name']}: {len(samples.train.x)} samples, server {facts['host']}:{facts['port']}", flush=True)
+    print(f"agent {facts['name']}: {samples} samples, server {facts['host']}:{facts['port']}", flush=True)
     raise typer.Exit(run_site(kit, daemon_command(kit, facts["name"])))
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MAGIC, VERSION = b"FJBL", 2
+MAGIC, VERSION = b"FJBL", 3
 DTYPES = ("float32", "int32", "uint32", "uint8", "bool", "float64", "int64", "float16", "int8", "uint16", "int16")
 _NAMES = {np.dtype(name): name for name in DTYPES}  # numpy spells a type's name out anew every time
 _HEAD = struct.Struct("<4sHBB16sI")

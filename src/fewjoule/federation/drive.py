@@ -4,6 +4,7 @@ A channel carries bytes to named agents and back. It says for each agent that di
 (and why) or was not heard; the loop asks again while the agent is alive, because asking twice changes nothing.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -53,16 +54,20 @@ def drive(
 
     `gone` is filled with the agents that this drive goes on without for good, and why.
     """
-    driver = _Driver(server, channel, report, clock, {} if gone is None else gone)
+    driver = _Driver(server, channel, report, asked_to_stop, clock, {} if gone is None else gone)
     if server.complete:
         return Outcome("complete", "the run was complete before")
-    outcome = driver.agree()
-    while outcome is None and not server.complete:
-        reason = asked_to_stop()
-        if reason:
-            return Outcome("paused", reason)
-        outcome = driver.exchange()
+    try:
+        outcome = driver.agree()
+        while outcome is None and not server.complete:
+            outcome = driver.exchange()
+    except _Asked as reason:
+        return Outcome("paused", str(reason))
     return Outcome("complete", "all exchanges done") if outcome is None else outcome
+
+
+class _Asked(Exception):  # noqa: N818 - a wish, not a mistake
+    """Somebody asked the run to stop here."""
 
 
 @dataclass
@@ -70,16 +75,20 @@ class _Driver:
     server: ServerRunner
     channel: Channel
     report: Callable[[str], None]
+    asked_to_stop: Callable[[], str]
     clock: Callable[[], float]
     gone: dict[str, str]  # agents that cannot take part any more in this drive, with the reason
     told: tuple[str, ...] = ()  # who was missing when that was last reported
 
     def agree(self) -> Outcome | None:
+        """All agents that can be reached. Agents train their own models here, which takes as long as it takes, so the
+        deadline of a round does not count."""
         text = self.server.spec.text
         absent, refused = self._collect(
             set(self.server.spec.agents),
             lambda names, timeout: self.channel.agree(names, text, timeout),
             self.server.accept_agreement,
+            math.inf,
         )
         self.gone.update({**absent, **refused})
         return self._judge("agreement", self.server.spec.agents, absent, refused)
@@ -93,6 +102,7 @@ class _Driver:
             set(due) - set(self.gone),
             lambda names, timeout: self.channel.call(names, request, timeout),
             self.server.accept,
+            self.server.spec.deadline_seconds,
         )
         self.gone.update({name: reason for name, reason in absent.items() if reason != _LATE})
         absent |= {name: reason for name, reason in self.gone.items() if name in due}
@@ -102,14 +112,20 @@ class _Driver:
         return outcome
 
     def _collect(
-        self, due: set[str], ask: Callable[[Iterable[str], float], Answers], accept: Callable[[str, bytes], None]
+        self,
+        due: set[str],
+        ask: Callable[[Iterable[str], float], Answers],
+        accept: Callable[[str, bytes], None],
+        deadline_seconds: float,
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Ask until all answered, or are gone, or the deadline is over; who is absent and who was refused, and why."""
         absent: dict[str, str] = {}
         refused: dict[str, str] = {}
-        deadline = self.clock() + self.server.spec.deadline_seconds
+        deadline = self.clock() + deadline_seconds
         patience = FIRST_WAIT_SECONDS
         while due:
+            if reason := self.asked_to_stop():
+                raise _Asked(reason)
             remaining = deadline - self.clock()
             waits = self.server.spec.policy == "wait"
             if remaining <= 0 and not waits:
@@ -132,6 +148,8 @@ class _Driver:
             lost = due - self.channel.alive(sorted(due)) if due else set()
             absent |= dict.fromkeys(lost, "not reachable")
             due -= lost
+            if due and deadline_seconds == math.inf and patience == FIRST_WAIT_SECONDS:
+                self.report(f"waiting for {', '.join(sorted(due))} to agree; an agent may train its own model first")
             patience = min(2 * patience, LONGEST_WAIT_SECONDS)
         for name, reason in sorted({**absent, **refused}.items()):
             self.report(f"agent {name}: {reason}")

@@ -15,11 +15,12 @@ from fewjoule.energy import BEFORE_FIRST_ROUND, Ledger, charge_radio, link
 from fewjoule.errors import InputError
 from fewjoule.federation import blocks, wire
 from fewjoule.federation.records import COLUMNS, Records
+from fewjoule.federation.server import Skipped
 from fewjoule.federation.spec import Contract, contract, read_spec
 from fewjoule.federation.state import unpack
 from fewjoule.files import write_csv
 from fewjoule.report.run_folder import PATHS
-from fewjoule.simulate.rules import has_diverged
+from fewjoule.simulate.rules import has_diverged, weight_bytes
 from fewjoule.simulate.run import Trace
 from fewjoule.study.families import MnistFamily, SinusoidFamily
 from fewjoule.study.outputs import charge_adaptation, write_results
@@ -42,7 +43,8 @@ class Result(NamedTuple):
     losses: np.ndarray  # at the meta-model, at the start
     trace: Trace
     records: Records
-    skipped: list[dict[str, Any]]
+    samples: np.ndarray  # [agents] as they said; 0 where they are not told
+    skipped: list[Skipped]
 
     def round_of(self, exchange: int) -> int:
         """As the ledger counts: 0 before the first round, then 1, 2, ...; the close belongs to the last."""
@@ -51,16 +53,20 @@ class Result(NamedTuple):
     def bits(self, name: str) -> np.ndarray:
         """[rounds + 1, agents], as the simulator gives them."""
         charged, before = np.nan_to_num(8 * self.records.column(name)), self.contract.before
-        return np.vstack([charged[:before].sum(0), charged[before:-1]]).astype(np.int64)
+        first = charged[:before].sum(0)
+        if name == "charged_up":  # at agreement, by those that came to it
+            first += 8 * weight_bytes(self.contract.method) * (self.samples > 0)
+        return np.vstack([first, charged[before:-1]]).astype(np.int64)
 
 
 def read_result(data: bytes) -> Result:
     """What a server's job left; `InputError` where it is no result of a run."""
     try:
-        values, arrays = unpack(data, blocks.RESULT, None, {"spec": str, "sources": list, "skipped": list})
+        types = {"spec": str, "sources": list[str], "skipped": list[Skipped]}
+        values, arrays = unpack(data, blocks.RESULT, None, types)
         records = Records.load(arrays, values["sources"])
         agreed, trace = contract(read_spec(values["spec"])), Trace(*arrays["trace"].T)
-        return Result(agreed, arrays["meta"], arrays["losses"], trace, records, values["skipped"])
+        return Result(agreed, arrays["meta"], arrays["losses"], trace, records, arrays["samples"], values["skipped"])
     except (blocks.BlockError, KeyError, TypeError) as error:
         raise InputError(f"the server's result cannot be read: {error}; use one release on all sites.") from None
 

@@ -8,12 +8,14 @@ again, and agents that had answered it answer with the same bytes.
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from fewjoule.errors import InputError
 from fewjoule.federation import blocks, wire
@@ -23,10 +25,19 @@ from fewjoule.federation.state import State, pack, read_state, write_state
 from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.randomness import agent_id
-from fewjoule.simulate.rules import broadcast_bytes, mean_over, probe_bytes, start_of
+from fewjoule.simulate.rules import broadcast_bytes, mean_over, probe_bytes, start_of, weights_of
 from fewjoule.simulate.run import Trace
 
-_SAVED = ("seconds", "trace", "losses", "start", "spread")
+_SAVED = ("seconds", "trace", "losses", "start", "spread", "samples")
+
+
+class Skipped(TypedDict):
+    """Who was left out of an exchange, and why; rounds count from 0."""
+
+    exchange: str
+    round: int
+    agent: str
+    reason: str
 
 
 class ServerRunner:
@@ -39,8 +50,9 @@ class ServerRunner:
         self._lengths: dict[str, int] = {}
         self._request, self._began = b"", 0.0
         self._begin()
-        values, arrays = self._save()  # a saved state has the same values and arrays as a fresh one
-        types = {name: type(value) for name, value in values.items()}
+        arrays = self._save().arrays  # a saved state has the same as a fresh one
+        at = Annotated[int, Field(ge=0, le=len(self.contract.plan))]
+        types = {"spec": str, "exchange": at, "skipped": list[Skipped], "sources": list[str]}
         forms = {name: blocks.form_of(array) for name, array in arrays.items()}
         saved = read_state(self._path, blocks.SERVER, spec.run, types, forms)
         if saved is not None:
@@ -50,12 +62,13 @@ class ServerRunner:
         shapes, plan, rounds = self.contract.shapes, len(self.contract.plan), self.contract.method.rounds
         self.exchange = 0
         self.records = Records.empty(plan, len(self.spec.agents))
-        self.skipped: list[dict[str, Any]] = []
+        self.skipped: list[Skipped] = []
         self.seconds = np.full(plan, np.nan)  # of every exchange, from the end of the one before
         self.trace = np.full((rounds, len(Trace._fields)), np.nan)
         self.losses = np.full(2, np.nan)  # at the meta-model, at the start
         self.start = np.full(self.contract.model.size, np.nan, np.float32)
         self.spread = np.zeros((), np.float32)
+        self.samples = np.zeros(len(self.spec.agents))  # of each agent, where the method weighs by them
         self._server: Any = _zeros(shapes.server_state)
         self._broadcast: Broadcast = _zeros(shapes.broadcast)
         if self.contract.method.start == "random":
@@ -93,9 +106,18 @@ class ServerRunner:
         return self._request
 
     def accept_agreement(self, name: str, data: bytes) -> None:
-        """Note what the agent's offline training cost, the first time it says so."""
+        """Note what the agent's offline training cost, and how many samples it has where that is its weight."""
         message = wire.decode(data, kind=blocks.AGREE, run=self.spec.run, forms=(), round=0, agent=agent_id(name))
-        self.records.note_agreement(self.spec.agents.index(name), message.report)
+        i, told = self.spec.agents.index(name), message.report.samples
+        if self.contract.method.weighting == "samples":
+            if told < 1 or self.samples[i] not in (0, told):
+                raise wire.MessageError(f"it has {told:g} samples, at least 1 and as many as before were due.")
+            self.samples[i] = told
+        self.records.note_agreement(i, message.report)
+
+    @property
+    def _weights(self) -> Array | None:
+        return weights_of(self.contract.method, jnp.asarray(self.samples, jnp.float32))
 
     def accept(self, name: str, data: bytes) -> None:
         """Take one agent's answer, or `MessageError` with the reason. A repeated one is ignored."""
@@ -116,7 +138,7 @@ class ServerRunner:
         try:
             if kind == blocks.ROUND and agreed.codec is not None:
                 parts = zip(arrays, jax.tree.leaves(agreed.shapes.message), strict=True)
-                return tuple(agreed.codec.decode(a.tobytes(), due.size).reshape(due.shape) for a, due in parts)
+                return tuple(agreed.codec.decode(a.tobytes(), due.size) if due.ndim else a for a, due in parts)
             if kind == blocks.UPLOAD and agreed.first_codec is not None:
                 change = agreed.first_codec.decode(arrays[0].tobytes(), agreed.model.size)
                 return (np.asarray(agreed.common) + change,)
@@ -159,13 +181,15 @@ class ServerRunner:
                 self.records.note(self.exchange, i, self._replies[name].report, payload, charged)
 
     def _uploaded(self, answers: list[Message]) -> None:
-        models = [message.arrays[0] for message in answers]
+        models, weights = [message.arrays[0] for message in answers], self._weights
         if isinstance(self.contract.method.start, int):  # one agent's model stands for all, at every position
             models = models * len(self.spec.agents)
-        self._set_start(jnp.asarray(np.stack(models)))
+        elif weights is not None:
+            weights = weights[np.array([name in self._replies for name in self.spec.agents])]
+        self._set_start(jnp.asarray(np.stack(models)), weights)
 
-    def _set_start(self, models: Array) -> None:
-        start = _start(self.contract.method, self.contract.model, models, jnp.uint32(self.spec.seed))
+    def _set_start(self, models: Array, weights: Array | None = None) -> None:
+        start = _start(self.contract.method, self.contract.model, models, jnp.uint32(self.spec.seed), weights)
         self.start, self.spread = np.asarray(start.model), np.asarray(start.spread, np.float32)
         if self.contract.method.probe is None:
             self._server, self._broadcast = _init(self.contract.method, start, None)
@@ -183,7 +207,7 @@ class ServerRunner:
         everybody = len(answers) == len(self.spec.agents)
         here = None if everybody else jnp.asarray([name in self._replies for name in self.spec.agents])
         before = self._broadcast
-        self._server, self._broadcast = _step(self.contract.method, self._server, messages, here)
+        self._server, self._broadcast = _step(self.contract.method, self._server, messages, here, self._weights)
         row = {
             "loss": np.mean([message.report.loss for message in answers]),
             "spread": _spread(answers),
@@ -271,6 +295,8 @@ def _init(method: Method, start: Start, probes: Any) -> tuple[Any, Broadcast]:
 
 
 @partial(jax.jit, static_argnums=0)
-def _step(method: Method, state: Any, messages: Any, here: Array | None) -> tuple[Any, Broadcast]:
+def _step(
+    method: Method, state: Any, messages: Any, here: Array | None, weights: Array | None
+) -> tuple[Any, Broadcast]:
     """The method's step with the mean over those present, taken by the same operations as in the simulator."""
-    return method.server(state, jax.tree.map(partial(mean_over, here=here), messages))
+    return method.server(state, jax.tree.map(partial(mean_over, here=here, weights=weights), messages))

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
 import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
+import pydantic
 from jax import Array
 
 from fewjoule._version import __version__
@@ -29,11 +29,13 @@ from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.randomness import agent_id, key_for
 from fewjoule.simulate.work import Shapes, data_for, shapes
-from fewjoule.study.settings import FederationSettings, Study, make_study, read_source
+from fewjoule.study.settings import FederationSettings, LocalSettings, Study, make_study, read_source
 
 POLICIES = get_args(FederationSettings.model_fields["policy"].annotation)
 LARGEST_TEXT = 1 << 20
 LARGEST_WEIGHTS = 1 << 28
+MOST_ANSWERS = 1 << 22
+"""Rounds times agents: the server keeps a row of numbers of each."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Spec:
 
     `policy` says what happens when an agent is absent or its message is refused: `wait` for it, `skip` it while at
     least `quorum` answered, or `stop`. `deadline_seconds` is per round. A message is refused where the root mean
-    square of its values is above `largest_rms`. `nonce` tells two runs with equal settings apart.
+    square of its values is above `largest_rms`. `classes` are the names that text targets may have, numbered in this
+    order at every agent. `nonce` tells two runs with equal settings apart.
     """
 
     method: dict[str, Any]
@@ -53,6 +56,7 @@ class Spec:
     deadline_seconds: float = 60.0
     quorum: int = 1
     largest_rms: float = 1e4
+    classes: tuple[str, ...] = ()
     local: dict[str, Any] = field(default_factory=dict)
     nonce: str = ""
     fewjoule: str = __version__
@@ -67,6 +71,8 @@ class Spec:
             raise InputError(f"a run needs agents with different names, got {list(self.agents)}.")
         if len({agent_id(name) for name in self.agents}) != len(self.agents):
             raise InputError("two agents' names have the same hash; rename one of them.")
+        if len(set(self.classes)) != len(self.classes):
+            raise InputError(f"classes must differ, got {', '.join(self.classes)}.")
         if not is_whole(self.quorum):
             raise InputError(f"quorum must be a whole number, got {self.quorum!r}.")
         if not 1 <= self.quorum <= len(self.agents):
@@ -97,7 +103,7 @@ def specs_of(study: Study, agents: tuple[str, ...]) -> list[Spec]:
     built = study.build_model()
     model = {"spec": built.spec, "init": study.model.init, "loss": built.loss_name}
     same: dict[str, Any] = {"model": model, "local": study.local.model_dump(), "agents": agents}
-    same |= study.federation.model_dump()
+    same |= study.federation.model_dump() | {"classes": tuple(study.federation.classes)}
     specs = []
     for entry, seed in itertools.product(study.methods, study.seeds):
         chosen = {"method": entry.method, **entry.settings}
@@ -115,19 +121,24 @@ def read_spec(text: str) -> Spec:
     except (ValueError, RecursionError) as error:
         raise InputError(f"a spec must be JSON: {error}.") from None
     names = {f.name for f in dataclasses.fields(Spec)}
-    if not isinstance(values, dict) or set(values) != names:
-        raise InputError(f"a spec must have exactly the keys {', '.join(sorted(names))}.")
-    for key, kind in (("method", dict), ("model", dict), ("local", dict), ("agents", list), ("policy", str)):
-        if not isinstance(values[key], kind):
-            raise InputError(f"{key} of a spec must be a {kind.__name__}, got {type(values[key]).__name__}.")
-    if not all(isinstance(name, str) for name in values["agents"]):
-        raise InputError("the agents of a spec must be names.")
+    if not isinstance(values, dict) or not {"fewjoule", "wire"} <= set(values):
+        raise InputError(f"a spec must be a table with the keys {', '.join(sorted(names))}.")
     if (values["fewjoule"], values["wire"]) != (__version__, blocks.VERSION):
+        theirs, wire = (str(values[key])[:40] for key in ("fewjoule", "wire"))
         raise InputError(
-            f"the run uses fewjoule {values['fewjoule']} with wire version {values['wire']}, here is {__version__} "
-            f"with {blocks.VERSION}; install one release on all sites."
+            f"the run uses fewjoule {theirs} with wire version {wire}, here is {__version__} with {blocks.VERSION}; "
+            "install one release on all sites."
         )
-    return Spec(**{**values, "agents": tuple(values["agents"])})
+    if set(values) != names:
+        raise InputError(f"a spec must have exactly the keys {', '.join(sorted(names))}.")
+    try:
+        return pydantic.TypeAdapter(Spec).validate_json(text, strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if isinstance(refusal := first.get("ctx", {}).get("error"), InputError):
+            raise refusal from None
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"a spec's {place or 'text'} cannot be used: {first['msg']}.") from None
 
 
 class Contract(NamedTuple):
@@ -167,7 +178,8 @@ class Contract(NamedTuple):
         return {blocks.UPLOAD: (), blocks.PROBE: (vector,), blocks.CLOSE: (vector, vector)}[kind]
 
     def reply_forms(self, kind: int) -> tuple[Form, ...]:
-        """The arrays that an agent sends; bytes of a codec have a bound on their length only."""
+        """The arrays that an agent sends; bytes of a codec have a bound on their length only, and a
+        number beside a coded vector goes as it is."""
         plain = {
             blocks.AGREE: (),
             blocks.UPLOAD: (form_of(self.shapes.vector),),
@@ -178,7 +190,7 @@ class Contract(NamedTuple):
         codec = {blocks.ROUND: self.codec, blocks.UPLOAD: self.first_codec}.get(kind)
         if codec is None:
             return plain
-        return tuple(Form("uint8", (-codec.most_bytes(math.prod(form.shape)),)) for form in plain)
+        return tuple(Form("uint8", (-codec.most_bytes(form.shape[0]),)) if form.shape else form for form in plain)
 
 
 def contract(spec: Spec) -> Contract:
@@ -187,8 +199,14 @@ def contract(spec: Spec) -> Contract:
     try:
         chosen = method(str(spec.method.get("method")), **settings)
         model = model_from_spec(**spec.model)
-    except TypeError as error:
-        raise InputError(f"the run's method or model has a setting of a wrong type: {error}.") from None
+        LocalSettings.model_validate(spec.local)
+    except (TypeError, pydantic.ValidationError) as error:
+        raise InputError(f"the run's method, model or local training has a wrong setting: {error}.") from None
+    if chosen.rounds * len(spec.agents) > MOST_ANSWERS:
+        raise InputError(
+            f"rounds times agents must be at most {MOST_ANSWERS} in a federation, got {chosen.rounds} times "
+            f"{len(spec.agents)}; lower rounds."
+        )
     if model.size > LARGEST_WEIGHTS:
         raise InputError(f"a model in a federation has at most {LARGEST_WEIGHTS} weights, got {model.size}.")
     if isinstance(chosen.start, int) and chosen.start >= len(spec.agents):

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pydantic
 
 from fewjoule import _version
 from fewjoule.errors import InputError
@@ -43,11 +44,11 @@ def pack(kind: int, run: bytes, state: State) -> bytes:
 
 
 def unpack(
-    data: bytes, kind: int, run: bytes | None, values: Mapping[str, type] = _ANY, forms: Mapping[str, Form] = _ANY
+    data: bytes, kind: int, run: bytes | None, values: Mapping[str, Any] = _ANY, forms: Mapping[str, Form] = _ANY
 ) -> State:
     """The state in these bytes; `BlockError` with the reason where they are not one. `run` None accepts any run.
 
-    `values` are types and `forms` those of arrays that it must have.
+    `values` are types, such as list[str], and `forms` those of arrays that it must have.
     """
     block = blocks.unpack(data, kind, run)
     try:
@@ -63,8 +64,10 @@ def unpack(
         raise BlockError(f"it names {len(set(names))} arrays and holds {len(block.arrays)}")
     arrays = dict(zip(names, block.arrays, strict=True))
     for name, due in values.items():
-        if type(table.get(name)) is not due:
-            raise BlockError(f"its value {name!r} must be of type {due.__name__}")
+        try:
+            pydantic.TypeAdapter(due).validate_python(table.get(name), strict=True)
+        except pydantic.ValidationError:
+            raise BlockError(f"its value {name!r} must be of type {getattr(due, '__name__', due)}") from None
     for name, form in forms.items():
         if name not in arrays or not blocks.form_of(arrays[name]).fits(form):
             raise BlockError(f"its array {name!r} must be {form}")
@@ -107,7 +110,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def read_state(
-    path: Path, kind: int, run: bytes, values: Mapping[str, type] = _ANY, forms: Mapping[str, Form] = _ANY
+    path: Path, kind: int, run: bytes, values: Mapping[str, Any] = _ANY, forms: Mapping[str, Form] = _ANY
 ) -> State | None:
     """The state at `path` as `unpack` gives it, or None where there is none."""
     try:

@@ -2,7 +2,7 @@
 
     0    4  round
     4    4  agent (crc32 of its name; 0 from the server)
-    8  168  the agent's report (zeros from the server): 8 numbers, the meter's kind, 96 bytes for its source
+    8  176  the agent's report (zeros from the server): 9 numbers, the meter's kind, 96 bytes for its source
 
 A receiver knows from the method what must arrive; anything else is refused.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from fewjoule.federation import blocks
 from fewjoule.federation.blocks import BlockError, Form
 
-_NOTE = struct.Struct("<II8dQ96s")
+_NOTE = struct.Struct("<II9dQ96s")
 METER_KINDS = ("", "measured", "modelled", "analytic")
 _SENDS_MODEL = 16  # a bit beside the meter's kind
 EXCHANGES = {blocks.UPLOAD: "upload", blocks.PROBE: "probe", blocks.ROUND: "round", blocks.CLOSE: "close"}
@@ -38,12 +38,13 @@ class AgentReport(NamedTuple):
     bytes_sent: float = 0.0  # by its sockets to the server since this process began, TLS and framing included
     bytes_received: float = 0.0
     charged_bytes: float = 0.0  # what the link model charges for its message: codecs counted, framing not
+    samples: float = 0.0  # how many it has, said at agreement where a method weighs agents by them
     kind: str = ""  # of the joules: measured, modelled or analytic
     source: str = ""  # of the joules, 96 bytes at most
     sends_model: bool = False  # its message is its own model, so the server can tell the agents' spread
 
 
-_NUMBERS = AgentReport._fields[:8]
+_NUMBERS = AgentReport._fields[:9]
 
 
 class Message(NamedTuple):
@@ -64,7 +65,7 @@ def encode(message: Message) -> bytes:
     report = message.report
     source = report.source.encode()[:96].decode(errors="ignore").encode()  # never half a character
     code = METER_KINDS.index(report.kind) | (_SENDS_MODEL if report.sends_model else 0)
-    note = _NOTE.pack(message.round, message.agent, *report[:8], code, source)
+    note = _NOTE.pack(message.round, message.agent, *report[:9], code, source)
     return blocks.pack(message.kind, message.run, note, message.arrays)
 
 

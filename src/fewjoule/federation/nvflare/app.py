@@ -17,7 +17,7 @@ from nvflare.collab import collab
 from fewjoule.errors import InputError
 from fewjoule.federation.agent import AgentRunner
 from fewjoule.federation.drive import Answers, Outcome, drive
-from fewjoule.federation.nvflare.site import agent_data, agent_meter, lock, read_site, say
+from fewjoule.federation.nvflare.site import agent_home, agent_meter, lock, read_site, say
 from fewjoule.federation.nvflare.traffic import Traffic
 from fewjoule.federation.server import ServerRunner
 from fewjoule.federation.spec import read_spec
@@ -75,12 +75,11 @@ class FederatedAgent:
     def _made(self) -> AgentRunner:
         with self._making:
             if self._runner is None:
-                data, own = agent_data(self._site)
                 meter, source = agent_meter(self._site)
                 say(f"energy: {source}")
-                self._runner = AgentRunner(
-                    self._name, data, self._kit / "state", own=own, meter=meter, traffic=Traffic(self._site["port"])
-                )
+                traffic = Traffic(self._site["port"])
+                home, state = agent_home(self._site), self._kit / "state"
+                self._runner = AgentRunner(self._name, home, state, meter=meter, traffic=traffic)
             return self._runner
 
     def _answer(self, work: Callable[[], bytes]) -> bytes:

@@ -24,8 +24,8 @@ class Away(Exception):  # noqa: N818 - it is a state of the other side, not a mi
 
     @property
     def lost(self) -> bool:
-        """Whether the connection itself is gone."""
-        return type(self.__cause__).__name__ in ("NoConnection", "SessionClosed")
+        """Whether the connection itself is gone, or was never there."""
+        return self.__cause__ is None or type(self.__cause__).__name__ in ("NoConnection", "SessionClosed")
 
 
 class Operator:
@@ -39,7 +39,8 @@ class Operator:
         from nvflare.fuel.flare_api.api_spec import NoConnection
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-        logging.getLogger().setLevel(logging.CRITICAL)  # NVFlare reports every attempt on the root logger
+        logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(_is_not_of_nvflare)  # it reports every attempt on the root logger too
         here = Path.cwd()
         try:
             with _quiet():
@@ -160,6 +161,10 @@ def write_job(folder: Path, name: str, specs: list[Spec], least: int) -> None:
         if side == "server":
             settings["components"][0]["args"]["specs"] = [spec.text for spec in specs]
         (config / f"config_fed_{side}.json").write_text(json.dumps(settings))
+
+
+def _is_not_of_nvflare(record: logging.LogRecord) -> bool:
+    return "nvflare" not in Path(record.pathname).parts
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from fewjoule.study.settings import Study
 POLL_SECONDS = 1.0
 START_SECONDS = 120.0  # a job that says nothing for this long after its start is given up
 REJOIN_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 30.0
 MOST_FAILURES = 5
 """Jobs in a row that died without finishing an exchange: then something is wrong that trying again will not cure."""
 
@@ -74,15 +75,22 @@ def follow(folder: Path, operator: Operator, view: View, *, patience_seconds: fl
             f"{folder} belongs to federation {facts['federation']!r}, the kit to {operator.facts['federation']!r}."
         )
     study, specs = stopped_study(folder, None), [read_spec(text) for text in facts["specs"]]
-    failures, furthest, cure = 0, (-1, -1), f"go on with: fewjoule federation resume {folder}."
+    failures, troubles, furthest, cure = 0, 0, (-1, -1), f"go on with: fewjoule federation resume {folder}."
     while True:
         try:
             job = _running(operator, facts["jobs"]) or _submit(folder, facts, operator, specs, view, patience_seconds)
             reached = _watch(operator, job, specs, view)
             outcome, results = operator.fetch(job)
-        except Away:
+        except Away as error:
+            troubles += 1
+            if troubles >= MOST_FAILURES and not error.lost:  # it is there, and cannot do what it is asked
+                raise InputError(
+                    f"the server failed {troubles} times in a row ({error}); look at its log.txt, then {cure}"
+                ) from None
+            time.sleep(min(2.0**troubles, LONGEST_PAUSE_SECONDS))
             operator.reconnect(view.line, patience_seconds)
             continue
+        troubles = 0
         if outcome is None:
             view.line("the job ended before the run did; going on from the last complete exchange")
             outcome = Outcome("paused", "the job died")

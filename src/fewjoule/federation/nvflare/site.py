@@ -4,17 +4,22 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 from jax import Array
 
+from fewjoule.energy.metering import DEFAULT_DEVICE, Metering
 from fewjoule.errors import InputError
-from fewjoule.federation.agent import Meter
+from fewjoule.federation.agent import Home, Meter
+from fewjoule.federation.spec import Contract
 from fewjoule.federation.wire import AgentReport
-from fewjoule.tasks.samples import AgentData, Samples
+from fewjoule.models.weights import read_header, read_model
+from fewjoule.tasks.files import DataFormat, read_tables
+from fewjoule.tasks.samples import AgentData, make_agents
 
 MARK = "fewjoule| "
 """Begins the lines that a site's log shows to people."""
@@ -80,33 +85,44 @@ def read_site(kit: Path) -> dict[str, Any]:
         raise InputError(f"{kit} has no data yet; start the agent with --data own.npz.") from None
 
 
-def agent_data(site: dict[str, Any]) -> tuple[AgentData, Array | None]:
-    """The agent's samples and the model it brings, from its own files."""
-    from fewjoule.models.weights import read_model
-    from fewjoule.tasks.files import DataFormat, read_task
-
-    train, test = read_task(site["data"], DataFormat())
-    own = None
+def check_files(site: dict[str, Any]) -> int:
+    """How many samples the agent has; refused where its data or model cannot be read at all."""
     if site["model"]:
-        loss = "cross_entropy" if train.y.dtype.kind == "i" else "mse"
-        own = read_model(site["model"], loss=loss).vector
-    return AgentData(train, _nothing_like(train) if test is None else test), own
+        read_header(Path(site["model"]))
+    return int(agent_data(site, None).train.mask.sum())
 
 
-def _nothing_like(samples: Samples) -> Samples:
-    return Samples(jnp.zeros_like(samples.x[:1]), jnp.zeros_like(samples.y[:1]), jnp.zeros(1), samples.allowed)
+def agent_home(site: dict[str, Any]) -> Home:
+    """The agent's samples and the model it brings, from its own files, as a run wants them."""
+    data = lru_cache(maxsize=1)(lambda classes: agent_data(site, classes))
+
+    def home(agreed: Contract) -> tuple[AgentData, Array | None]:
+        own = read_model(site["model"], model=agreed.model).vector if site["model"] else None
+        return data(agreed.spec.classes), own
+
+    return home
+
+
+def agent_data(site: dict[str, Any], classes: tuple[str, ...] | None) -> AgentData:
+    """The agent's samples. Text targets are numbered by the run's `classes`, refused where it has none: numbers
+    that each agent gave by itself would differ in meaning. None takes the file's own, to check the file alone."""
+    (table,), format, _ = read_tables([Path(site["data"])], DataFormat(classes=classes or None))
+    if format.classes and classes == ():
+        raise InputError(
+            f"the targets of agent {site['name']!r} are text, and the run does not say which class is which number; "
+            'name all classes in the study, as [federation] classes = ["cat", "dog"].'
+        )
+    one = make_agents([table.train], table.test and [table.test], names=[site["name"]])
+    data: AgentData = jax.tree.map(lambda a: a[0], one.data)
+    return data
 
 
 def agent_meter(site: dict[str, Any]) -> tuple[Meter, str]:
     """The best meter of this machine, as a function around a piece of work, and what it is."""
-    from fewjoule.energy import auto
-
-    choice = auto(device=site["device"]) if site.get("device") else auto()
+    metering = Metering(device=site.get("device") or DEFAULT_DEVICE)
 
     def meter(work: Callable[[], Any]) -> tuple[Any, AgentReport]:
-        choice.meter.start()
-        result = work()
-        read = choice.meter.stop()
-        return result, AgentReport(joules=read.joules, seconds=read.seconds, kind=read.kind, source=read.source)
+        result, reading = metering.read(lambda around: around(work), None)
+        return result, AgentReport(**reading)
 
-    return meter, f"{choice.meter.kind}, {choice.meter.source}"
+    return meter, metering.describe()
