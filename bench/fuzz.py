@@ -33,6 +33,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+import fewjoule
+
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's folder is there instead
 from bench.fuzz_readers import READERS, Reader
 
@@ -41,6 +43,7 @@ HANGS_SECONDS = 30.0  # of wall time, then the process is killed
 CHUNK = 200  # inputs that a process is handed at once
 FAILURES = ("wrong", "slow", "memory", "changed")
 HEADINGS = ("tried", "read", "refused in one line", "wrong exception", "over 1 s", "over 256 MB", "changed silently")
+PACKAGE = f"{Path(fewjoule.__file__).parent}/"
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -133,8 +136,8 @@ def _judge(reader: Reader, error: BaseException) -> Outcome:
 def _place(error: BaseException) -> str:
     """The last line of the package that the error went through."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/fewjoule/" in frame.filename] or list(frames)
-    return f"{own[-1].filename.split('/fewjoule/')[-1]}:{own[-1].lineno} {own[-1].name}" if own else "an unknown line"
+    last = ([frame for frame in frames if frame.filename.startswith(PACKAGE)] or list(frames) or [None])[-1]
+    return f"{last.filename.removeprefix(PACKAGE)}:{last.lineno} {last.name}" if last else "an unknown line"
 
 
 @contextlib.contextmanager
@@ -232,7 +235,9 @@ def fuzz(readers: Mapping[str, Reader], inputs: Mapping[str, int], seed: int = 0
                 kind, what = ("slow", "killed") if hung else ("wrong", f"the process died: {worker.process.exitcode}")
                 tallies[name].outcomes[kind] += 1
                 tallies[name].add(Found(name, kind, what, 1, materials[name].input(seed, number)[0]))
-                waiting.extendleft(part for part in ((name, first, number), (name, number + 1, end)) if part[1] < part[2])
+                waiting.extendleft(
+                    part for part in ((name, first, number), (name, number + 1, end)) if part[1] < part[2]
+                )
                 workers[workers.index(worker)] = worker = Worker(materials, seed)
             worker.hand(waiting.popleft() if waiting else None)
     for worker in workers:
@@ -250,7 +255,9 @@ def show(tallies: Mapping[str, Tally], folder: Path) -> bool:
     for found in failures:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / found.file).write_bytes(found.data)
-        print(f"{found.reader}: {found.kind}, {found.what}; {found.number} inputs, {len(found.data)} bytes in {found.file}")
+        print(
+            f"{found.reader}: {found.kind}, {found.what}; {found.number} inputs, {len(found.data)} bytes in {found.file}"
+        )
     return not failures
 
 

@@ -17,8 +17,9 @@ import tomli_w
 DEEP, LONG, INFINITE = "@deep@", "@long@", "@infinite@"
 NUMBERS = [0, 1, -1, 2.5, True, 127, 128, 255, 2**16, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**64, 2**70]
 NUMBERS += [-(2**63), 10**300, 1e308, -1e308, 5e-324, 1e-30, LONG, INFINITE]
-TEXTS = ["", " ", "a\nb", "a\rb", "\0", "\x1b[31m", "é", "\ud800", "x" * 3000, "nan", "inf", "1e999", "../..", "[/red]", "-1"]
-TEXTS += ["mlp:1-1", "mlp:9999-9999-9999-9", "mlp:1-" + "9" * 400, "conv4:28x28x1-5-64", "a,b", "None", "{}", "%s", "=1+1"]
+TEXTS = ["", " ", "a\nb", "a\rb", "\0", "\x1b[31m", "é", "\ud800", "x" * 3000, "nan", "inf", "1e999", "../.."]
+TEXTS += ["[/red]", "-1", "mlp:1-1", "mlp:9999-9999-9999-9", "mlp:1-" + "9" * 400, "conv4:28x28x1-5-64", "a,b"]
+TEXTS += ["None", "{}", "%s", "=1+1"]
 TREES = [[], {}, [[]], [{}], {"a": 1}, {"": {}}, [0] * 300, ["a"], [1, "a", {}], DEEP]
 DAYS = [datetime.date(1, 1, 1), datetime.time(1), datetime.datetime(9999, 12, 31)]
 
@@ -63,7 +64,7 @@ def _delete(rng: Random, data: bytes, others: Sequence[bytes]) -> bytes:
 
 def _double(rng: Random, data: bytes, others: Sequence[bytes]) -> bytes:
     at, length = rng.randrange(len(data) + 1), rng.randint(1, 64)
-    return data[: at + length] * 1 + data[at : at + length] * rng.choice((1, 1, 2, 100)) + data[at + length :]
+    return data[: at + length] + data[at : at + length] * rng.choice((1, 1, 2, 100)) + data[at + length :]
 
 
 def _splice(rng: Random, data: bytes, others: Sequence[bytes]) -> bytes:

@@ -1,0 +1,123 @@
+"""Every reader takes damaged inputs: it reads them or refuses them in one line, in little time and memory.
+
+A short run of `bench/fuzz.py`; a long one is `python bench/fuzz.py --inputs 1000000`.
+"""
+
+import os
+import re
+import sys
+import time
+import zlib
+from random import Random
+
+import numpy as np
+import pytest
+
+from bench.fuzz import fuzz
+from bench.fuzz_readers import READERS, Reader, codec_messages, read_coded, vector_bytes
+from fewjoule.errors import InputError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+
+INPUTS = {"codecs": 1500, "messages": 1000, "states": 800, "specs": 800, "results": 60, "contracts": 60}
+OTHERS = 300
+
+KNOWN: dict[str, tuple[str, str]] = {}
+"""Defects that are not mended yet: a reader, and the pattern of its failures, by what is wrong."""
+
+
+@pytest.fixture(scope="module")
+def tallies():
+    return fuzz(READERS, {name: INPUTS.get(name, OTHERS) for name in READERS}, seed=1, jobs=1)
+
+
+def failures(tally):
+    return [f"{found.kind}: {found.what}" for found in tally.found.values()]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_reader(tallies, name):
+    known = [pattern for reader, pattern in KNOWN.values() if reader == name]
+    new = [text for text in failures(tallies[name]) if not any(re.search(pattern, text) for pattern in known)]
+    assert not new
+    assert tallies[name].outcomes["read"], "no damage was small enough: the fuzzer tests nothing behind the first check"
+    assert tallies[name].outcomes["refused"]
+
+
+@pytest.mark.parametrize(
+    "why", [pytest.param(why, marks=pytest.mark.xfail(strict=True, reason=why)) for why in KNOWN] or [None]
+)
+def test_known_defect(tallies, why):
+    if why is not None:
+        name, pattern = KNOWN[why]
+        assert not [text for text in failures(tallies[name]) if re.search(pattern, text)]
+
+
+# Readers with a planted bug: every kind of failure must be found ------------------------------------------------------
+def valid():
+    return [b"7,abc", b"3,x"]
+
+
+def hostile():
+    return [b"999,x", b"seven,x"]
+
+
+def number(data):
+    return int(data.split(b",")[0])
+
+
+def raises_another_error(data, folder):
+    return number(data)
+
+
+def speaks_two_lines(data, folder):
+    try:
+        return number(data)
+    except ValueError:
+        raise InputError("a number must come first\nwrite it again.") from None
+
+
+def takes_time(data, folder):
+    end = time.process_time() + (1.1 if data == b"999,x" else 0)
+    while time.process_time() < end:
+        pass
+
+
+def takes_memory_and_hides_it(data, folder):
+    try:
+        return np.zeros(10**12 if data == b"999,x" else 1)
+    except MemoryError:
+        raise InputError("too large; give less.") from None
+
+
+def dies(data, folder):
+    if data == b"999,x":
+        os._exit(3)
+
+
+def ignores_the_checksum(data, folder):
+    return read_coded(data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "little"), folder)
+
+
+PLANTED = {
+    "wrong: ValueError at": Reader("", 1, valid, raises_another_error),
+    "wrong: many lines, InputError": Reader("", 1, valid, speaks_two_lines),
+    "slow: over 1 s": Reader("", 1, valid, takes_time, hostile=hostile),
+    "memory: _ArrayMemoryError": Reader("", 1, valid, takes_memory_and_hides_it, hostile=hostile),
+    "wrong: the process died: 3": Reader("", 1, valid, dies, hostile=hostile),
+    "changed: read with other numbers": Reader("", 1, codec_messages, ignores_the_checksum, numbers=vector_bytes),
+}
+
+
+def test_planted_bugs_are_found():
+    readers = {failure: reader._replace(name=failure) for failure, reader in PLANTED.items()}
+    tallies = fuzz(readers, dict.fromkeys(readers, 40), seed=0, jobs=1)
+    for failure, tally in tallies.items():
+        assert [text for text in failures(tally) if failure in text], f"not found: {failure}"
+        assert tally.outcomes.total() == 40
+        assert all(found.data for found in tally.found.values() if found.kind != "wrong")
+
+
+def test_an_input_can_be_made_again():
+    rngs = [READERS["npz"].input(Random(7), READERS["npz"].valid()) for _ in range(2)]
+    assert rngs[0] == rngs[1]
