@@ -255,9 +255,8 @@ def show(tallies: Mapping[str, Tally], folder: Path) -> bool:
     for found in failures:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / found.file).write_bytes(found.data)
-        print(
-            f"{found.reader}: {found.kind}, {found.what}; {found.number} inputs, {len(found.data)} bytes in {found.file}"
-        )
+        smallest = f"the smallest, {len(found.data)} bytes, is {folder / found.file}"
+        print(f"{found.reader}: {found.kind}, {found.what}; {found.number} inputs, {smallest}")
     return not failures
 
 

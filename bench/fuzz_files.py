@@ -1,4 +1,4 @@
-"""The package's files for the fuzzer: valid ones that the package wrote itself, hostile ones, and ways to damage them."""
+"""The package's files, for the fuzzer: valid ones that it wrote itself, hostile ones, and ways to damage them."""
 
 import io
 import json

@@ -52,16 +52,17 @@ class Reader(NamedTuple):
 
 # Coded messages -------------------------------------------------------------------------------------------------------
 CODECS = ("float32", "float16", "quantise:1", "quantise:8", "lloyd-max:1", "lloyd-max:4", "top-k:0.1:1", "top-k:0.5:3")
+WEIGHTS = 300
 
 
 def codec_messages() -> list[bytes]:
     rng, key = np.random.default_rng(0), jax.random.key(0)
-    return [codec(spec).encode(rng.laplace(size=size), key) for spec in CODECS for size in (1, 300)]
+    return [codec(spec).encode(rng.laplace(size=WEIGHTS), key) for spec in CODECS]
 
 
 def codec_hostile() -> list[bytes]:
-    """No positions and few bytes, but 2**31 - 1 weights."""
-    return [frame(4, 2**31 - 1, bytes([1, m, 0, 1, 60])) for m in (0, 23)]
+    """No positions and few bytes, but 2**31 - 1 weights; more positions than weights."""
+    return [frame(4, 2**31 - 1, bytes([1, 0, 0, 1, 60])), frame(4, WEIGHTS, bytes([1, 23, 255, 255, 3, 1, 60]))]
 
 
 def sealed_codec(rng: Random, valid: Inputs) -> bytes:
@@ -70,7 +71,7 @@ def sealed_codec(rng: Random, valid: Inputs) -> bytes:
 
 
 def read_coded(data: bytes, folder: Path) -> Any:
-    return decode(data)
+    return decode(data, WEIGHTS)
 
 
 def vector_bytes(vector: Any) -> list[bytes]:
@@ -87,7 +88,9 @@ FORMS = {
 
 
 def messages() -> list[bytes]:
-    report = wire.AgentReport(0.5, 1.0, 1.0, 2.0, 0.1, 900.0, 800.0, 60.0, "measured", "powercap", True)
+    report = wire.AgentReport(
+        loss=0.5, joules=2.0, bytes_sent=900.0, kind="measured", source="powercap", sends_model=True
+    )
     arrays = {
         blocks.ROUND: (np.arange(7, dtype=np.float32), np.array([True, False, True])),
         blocks.UPLOAD: (np.arange(33, dtype=np.uint8),),
@@ -150,7 +153,7 @@ def results() -> list[bytes]:
     for text in specs():
         agreed = contract(read_spec(text))
         rounds, meta = agreed.method.rounds, np.zeros(agreed.model.size, np.float32)
-        arrays = {"meta": meta, "losses": np.zeros((rounds, 2)), "trace": np.zeros((rounds, 6))}
+        arrays = {"meta": meta, "losses": np.zeros((rounds, 2)), "trace": np.zeros((rounds, 6)), "samples": np.ones(2)}
         arrays |= Records.empty(len(agreed.plan), 2).arrays()
         values = {"spec": text, "sources": ["powercap"], "skipped": []}
         out.append(state.pack(blocks.RESULT, agreed.spec.run, state.State(values, arrays)))
