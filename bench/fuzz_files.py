@@ -67,11 +67,11 @@ def npz_files() -> list[bytes]:
 
 
 def npz_hostile() -> list[bytes]:
-    """Little compressed data that unpacks to 400 MB, and a header that claims 8 TB."""
+    """Little compressed data that unpacks to 300 MB, and a header that claims 8 TB."""
     packed, claims = io.BytesIO(), io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file, file.open("x.npy", "w") as member:
-        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (10**8, 1)})
-        for _ in range(400):
+        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (75 * 10**6, 1)})
+        for _ in range(300):
             member.write(bytes(10**6))
     with zipfile.ZipFile(claims, "w") as file:
         text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2000000000000, 1), }\n"
@@ -126,9 +126,9 @@ def parquet_files() -> list[bytes]:
 
 
 def parquet_hostile() -> list[bytes]:
-    """50 million equal rows in a few kilobytes."""
-    zeros = np.zeros(5 * 10**7, np.float32)
-    return written("a.parquet", lambda path: pq.write_table(pa.table({"a": zeros, "y": zeros}), path))
+    """40 million equal rows in a few kilobytes."""
+    rows = np.zeros(4 * 10**7, bool)
+    return written("a.parquet", lambda path: pq.write_table(pa.table({"a": rows, "y": rows}), path))
 
 
 # Weights and parts of a run -------------------------------------------------------------------------------------------
