@@ -21,7 +21,13 @@ LARGEST_COUNT = 10_000_000
 
 
 class InputError(ValueError):
-    """A user's mistake: names the thing, the rule, the value and the cure."""
+    """A user's mistake: names the thing, the rule, the value and the cure, in one line.
+
+    Names out of a file and the texts of other libraries may hold line ends; none reaches the screen.
+    """
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())
 
 
 class DivergedWarning(UserWarning):

@@ -229,7 +229,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} has {path.stat().st_size} bytes; a study file has at most {LONGEST_FILE_BYTES}.")
     try:
         return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML or UTF-8, an endless number, deep nesting
         raise InputError(f"{path} is not valid TOML: {error}.") from error
 
 

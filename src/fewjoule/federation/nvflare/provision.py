@@ -49,7 +49,7 @@ def read_federation(path: Path) -> Federation:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; write one with name, agents and [server] name and port.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML or UTF-8, an endless number, deep nesting
         raise InputError(f"{path}: not a TOML file: {error}.") from None
     server: Any = table.get("server")
     _check_keys(path, "", table, ("name", "agents", "server"))
