@@ -2,6 +2,7 @@
 
 from fewjoule._version import __version__
 from fewjoule.codecs import CODECS, Codec, codec
+from fewjoule.energy import Ledger
 from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.methods import (
     METHODS,
@@ -27,6 +28,9 @@ from fewjoule.methods import (
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
 from fewjoule.models.weights import ModelFile, export, read_model, write_model
+from fewjoule.report import write_report as report
+from fewjoule.report.run_folder import RunFolder
+from fewjoule.simulate.plan import Plan, plan
 from fewjoule.simulate.run import Run, Trace
 from fewjoule.simulate.simulate import simulate
 from fewjoule.study.settings import Study
@@ -39,61 +43,11 @@ from fewjoule.training.align import Alignment, align
 from fewjoule.training.local import LocalModels, train_locally
 
 __all__ = [
-    "CODECS",
-    "METHODS",
-    "Adaptation",
-    "AgentData",
-    "AgentFiles",
-    "Agents",
-    "Alignment",
-    "Codec",
-    "DataFormat",
-    "DivergedWarning",
-    "InputError",
-    "LocalModels",
-    "Method",
-    "Model",
-    "ModelFile",
-    "Run",
-    "Samples",
-    "Schedule",
-    "Study",
-    "TaskFiles",
-    "Tasks",
-    "Trace",
-    "__version__",
-    "adapt",
-    "align",
-    "average",
-    "codec",
-    "conv4",
-    "export",
-    "fedavg",
-    "fedavgm",
-    "fedexp",
-    "fedsgd",
-    "fisher",
-    "fomaml",
-    "imaml",
-    "lean",
-    "local_model",
-    "logistic",
-    "make_agents",
-    "maml",
-    "meta_backward",
-    "method",
-    "mlp",
-    "mnist",
-    "model_from_spec",
-    "random_start",
-    "read_agents",
-    "read_model",
-    "read_tasks",
-    "reptile",
-    "simulate",
-    "sinusoid",
-    "study",
-    "train_locally",
-    "with_codec",
-    "write_model",
-]
+    "CODECS", "METHODS", "Adaptation", "AgentData", "AgentFiles", "Agents", "Alignment", "Codec", "DataFormat",
+    "DivergedWarning", "InputError", "Ledger", "LocalModels", "Method", "Model", "ModelFile", "Plan", "Run",
+    "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace", "__version__", "adapt", "align",
+    "average", "codec", "conv4", "export", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml", "imaml", "lean",
+    "local_model", "logistic", "make_agents", "maml", "meta_backward", "method", "mlp", "mnist", "model_from_spec",
+    "plan", "random_start", "read_agents", "read_model", "read_tasks", "report", "reptile", "simulate", "sinusoid",
+    "study", "train_locally", "with_codec", "write_model",
+]  # fmt: skip

@@ -92,10 +92,10 @@ class Ledger:
         return isinstance(other, Ledger) and self._rows == other._rows
 
     def __repr__(self) -> str:
-        return f"{self._caption()}\n{show.text_table(show.cells(self.spent(seeds=self._seeds())))}"
+        return f"{self._caption()}\n{show.text_table(show.HEADER, show.cells(self.spent(seeds=self._seeds())))}"
 
     def _repr_html_(self) -> str:
-        return show.html_table(show.cells(self.spent(seeds=self._seeds())), self._caption())
+        return show.html_table(show.HEADER, show.cells(self.spent(seeds=self._seeds())), self._caption())
 
     def plot(self) -> Any:
         """Joules by method and phase, per seed: an Altair chart."""

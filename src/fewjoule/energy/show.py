@@ -33,19 +33,19 @@ def cells(spent: Iterable[Any]) -> list[tuple[str, ...]]:
     return out
 
 
-def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns, the first three to the left."""
-    table = [HEADER, *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(HEADER))]
-    lines = (
-        "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in table
-    )
-    return "\n".join(line.rstrip() for line in lines)
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 3) -> str:
+    """Aligned columns, the first `left` of them to the left."""
+    table = [header, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    lines = []
+    for row in table:
+        padded = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
 
 
-def html_table(rows: Sequence[Sequence[str]], caption: str) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in HEADER)
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 

@@ -15,6 +15,7 @@ from fewjoule.energy.links import Link, knows_receiving
 from fewjoule.energy.meters import Device
 from fewjoule.energy.presets import device as named_device
 from fewjoule.energy.presets import link as named_link
+from fewjoule.energy.show import html_table, si_text, text_table
 from fewjoule.errors import InputError, positive, positive_int
 from fewjoule.methods import METHODS, lean
 from fewjoule.methods.lean import TARGETS, LeanSettings, choose
@@ -79,7 +80,7 @@ def most_bits(method: Method, model: Model) -> tuple[Integers, Integers]:
     return 8 * up, 8 * down
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Every method's `Cost` for one of `agents` agents, the cheapest first, and what to know about them.
 
@@ -90,6 +91,22 @@ class Plan:
     agents: int
     rows: list[dict[str, Any]]
     notes: list[str]
+
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        header = ("method", "rounds", "sent", "energy, at most", "fits")
+        rows: list[tuple[str, ...]] = []
+        for r in self.rows:
+            sent, spent = si_text(r["uplink_bits"], "bit"), si_text(r["total_joules"], "J")
+            rows.append((r["method"], str(r["rounds"]), sent, spent, "yes" if r["fits"] else "no"))
+        return header, rows
+
+    def __repr__(self) -> str:
+        header, rows = self._table()
+        title = f"Plan for one of {self.agents} agents, {self.weights} weights"
+        return "\n".join([title, text_table(header, rows, left=1), *self.notes])
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._table(), f"One of {self.agents} agents, {self.weights} weights, at most")
 
 
 def plan(
