@@ -72,13 +72,13 @@ def maml(second_order: bool, asked: float) -> Job:
                 return jax.grad(lambda theta: mse(inner(theta), xb, yb))(theta)
             return jax.grad(mse)(inner(theta), xb, yb)
 
-        def step(carry: Any, _: None) -> Any:
+        def learning_rate(carry: Any, _: None) -> Any:
             theta, memory = carry
             gradient = jax.vmap(one, (None, 0, 0, 0, 0))(theta, xa, ya, xb, yb).mean(0)
             change, memory = adam.update(gradient, memory)
             return (theta + change, memory), None
 
-        return jax.lax.scan(step, (theta, adam.init(theta)), None, length=rounds)[0][0]
+        return jax.lax.scan(learning_rate, (theta, adam.init(theta)), None, length=rounds)[0][0]
 
     factory = fj.maml if second_order else fj.fomaml
     method = factory(rounds=rounds, batch=None)
@@ -108,10 +108,10 @@ def imaml() -> Job:
             g = jax.grad(mse)(phi, xb, yb)
             return jax.lax.scan(cg, (jnp.zeros_like(g), g, g), None, length=5)[0][0]
 
-        def step(theta: Any, _: None) -> Any:
+        def learning_rate(theta: Any, _: None) -> Any:
             return theta - 0.01 * jax.vmap(one, (None, 0, 0, 0, 0))(theta, xa, ya, xb, yb).mean(0), None
 
-        return jax.lax.scan(step, theta, None, length=rounds)[0]
+        return jax.lax.scan(learning_rate, theta, None, length=rounds)[0]
 
     method = fj.imaml(rounds=rounds, batch=None)
     return Job(285, rounds, package(method, agents), lambda: by_hand(start(), a.x, a.y, b.x, b.y))
@@ -126,12 +126,12 @@ def reptile() -> Job:
         def one(theta: Any, x: Any, y: Any) -> Any:
             return jax.lax.scan(lambda p, _: (p - 0.01 * jax.grad(mse)(p, x, y), None), theta, None, length=50)[0]
 
-        def step(theta: Any, _: None) -> Any:
+        def learning_rate(theta: Any, _: None) -> Any:
             return theta + 0.5 * (jax.vmap(one, (None, 0, 0))(theta, x, y).mean(0) - theta), None
 
-        return jax.lax.scan(step, theta, None, length=rounds)[0]
+        return jax.lax.scan(learning_rate, theta, None, length=rounds)[0]
 
-    method = fj.reptile(rounds=rounds, local_steps=50, meta_step=0.5, batch=None)
+    method = fj.reptile(rounds=rounds, local_steps=50, meta_learning_rate=0.5, batch=None)
     return Job(351, rounds, package(method, agents), lambda: by_hand(start(), a.x, a.y))
 
 
@@ -150,7 +150,7 @@ def fine_tuning() -> Job:
     theta = start()
     return Job(
         1 / 0.39, 1,
-        lambda: fj.adapt(NET, theta, tasks, steps=[50], step=0.01).loss,
+        lambda: fj.adapt(NET, theta, tasks, steps=[50], learning_rate=0.01).loss,
         lambda: by_hand(theta, a.x, a.y, b.x, b.y),
     )  # fmt: skip
 
@@ -169,10 +169,10 @@ def digits(count: int, asked: float) -> Job:
             rows = jax.random.randint(key, (100,), 0, 400)
             return theta - 0.01 * jax.grad(loss)(theta, x[rows], y[rows])
 
-        def step(theta: Any, key: Any) -> Any:
+        def learning_rate(theta: Any, key: Any) -> Any:
             return jax.vmap(one, (None, 0, 0, 0))(theta, x, y, jax.random.split(key, count)).mean(0), None
 
-        return jax.lax.scan(step, theta, jax.random.split(key, rounds))[0]
+        return jax.lax.scan(learning_rate, theta, jax.random.split(key, rounds))[0]
 
     theta = DIGITS.init(jax.random.key(0))
     method = fj.fedavg(rounds=rounds, local_steps=1, batch=100)
@@ -190,14 +190,14 @@ def meta_backward() -> Job:
             offset = phi + 1e-4 * jax.grad(mse)(phi, x[rows], y[rows]) - centre
             return centre + offset * jnp.minimum(1, 1e-3 / jnp.linalg.norm(offset))
 
-        def step(carry: Any, key: Any) -> Any:
+        def learning_rate(carry: Any, key: Any) -> Any:
             phis, centre = carry
             phis = jax.vmap(one, (0, 0, 0, 0, None))(phis, x, y, jax.random.split(key, 3), centre)
             return (phis, phis.mean(0)), None
 
-        return jax.lax.scan(step, (phis, phis.mean(0)), jax.random.split(key, rounds))[0][1]
+        return jax.lax.scan(learning_rate, (phis, phis.mean(0)), jax.random.split(key, rounds))[0][1]
 
-    method = fj.meta_backward(rounds=rounds, step=1e-4, radius=1e-3)
+    method = fj.meta_backward(rounds=rounds, learning_rate=1e-4, radius=1e-3)
     phis = jnp.repeat(start()[None], 3, 0)
     return Job(16_686, rounds, package(method, agents), lambda: by_hand(phis, jax.random.key(1), a.x, a.y))
 

@@ -82,20 +82,20 @@ class Target:
 
 def grid(study: Study, quick: bool = False) -> list[tuple[str, Settings, bool]]:
     """The settings that are swept: method, its settings, and whether they are the paper's own."""
-    step, training = study.local.step, study.local.max_steps
+    learning_rate, training = study.local.learning_rate, study.local.max_steps
     out: list[tuple[str, Settings, bool]] = []
 
     def add(name: str, **settings: Any) -> None:
         out.append((name, settings, settings.pop("paper", False)))
 
     def rounds_of(count: int, share: float = 0.1) -> Settings:
-        return {"rounds": count, "local_steps": max(1, round(share * training / count)), "step": step}
+        return {"rounds": count, "local_steps": max(1, round(share * training / count)), "learning_rate": learning_rate}
 
     add("meta_backward", paper=True)
-    add("fedsgd", step=step)
+    add("fedsgd", learning_rate=learning_rate)
     add("average")
     for target in ("match", "better", "best"):
-        add("lean", target=target, training_steps=training, step=step)
+        add("lean", target=target, training_steps=training, learning_rate=learning_rate)
     tenth: Settings = {"codec": TENTH, "feedback": False}
     for spec in (TENTH,) if quick else (FINE, TENTH):
         add("average", codec=spec)
@@ -111,14 +111,14 @@ def grid(study: Study, quick: bool = False) -> list[tuple[str, Settings, bool]]:
     add("meta_backward", radius={"kind": "constant", "first": 1e-6})
     add("meta_backward", rounds=5)
     add("meta_backward", rounds=5, codec=TENTH)
-    add("fedsgd", step=step, codec=TENTH, feedback=True)
+    add("fedsgd", learning_rate=learning_rate, codec=TENTH, feedback=True)
     add("fedexp", **rounds_of(4))
     add("fedexp", **rounds_of(4), **tenth)
     add("fedavgm", **rounds_of(9))
     add("fedavgm", **rounds_of(9), **tenth)
     add("fisher")
     add("imaml")
-    add("maml", inner_step=study.evaluation.step)
+    add("maml", inner_learning_rate=study.evaluation.learning_rate)
     return out
 
 
@@ -143,7 +143,7 @@ def sweep(
     for i, (name, given, paper) in enumerate(settings):
         built = method(name, **given)
         run = Simulation(built, model, agents, local, seed=seeds).run()
-        result = adapt(model, run.meta, tasks, steps=[e.headline], step=e.step, optimiser=e.optimiser)
+        result = adapt(model, run.meta, tasks, steps=[e.headline], learning_rate=e.learning_rate, optimiser=e.optimiser)
         values = getattr(result, metric)[..., 0]  # [seeds, tasks]
         bits = (run.uplink_bits, run.downlink_bits)
         points.append(_point(study, model, agents, built, (name, given, paper), bits, values))
@@ -200,7 +200,7 @@ def _received(bits: Values, radio: Link) -> float | None:
 
 def describe(settings: Settings) -> str:
     """Settings in one line."""
-    kept = {k: v for k, v in settings.items() if k not in ("step", "training_steps")}
+    kept = {k: v for k, v in settings.items() if k not in ("learning_rate", "training_steps")}
     return ", ".join(f"{k} {v}" for k, v in kept.items())
 
 

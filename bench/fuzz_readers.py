@@ -145,7 +145,7 @@ def specs() -> tuple[str, ...]:
         {"method": "meta_backward", "rounds": 2, "radius": {"kind": "linear", "first": 1.0, "last": 0.1}},
         {"method": "fedavg", "rounds": 3, "codec": "top-k:0.25:2"},
     ]
-    return tuple(Spec(m, model, ("north", "south"), local={"batch": 5, "step": 0.1}).text for m in methods)
+    return tuple(Spec(m, model, ("north", "south"), local={"batch": 5, "learning_rate": 0.1}).text for m in methods)
 
 
 def results() -> list[bytes]:

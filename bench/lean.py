@@ -25,10 +25,10 @@ def compare(name: str, seeds: int, data_dir: str | None) -> None:
     e, model = study.evaluation, study.model.build()
     agents, tasks, data = study.family.build(study.seeds, e)
     local = train_locally(model, agents, seed=study.seeds, **study.local.model_dump())
-    rule = {"training_steps": study.local.max_steps, "step": study.local.step}
+    rule = {"training_steps": study.local.max_steps, "learning_rate": study.local.learning_rate}
     entries = {
         "meta_backward": method("meta_backward"),
-        "fedsgd": method("fedsgd", step=study.local.step),
+        "fedsgd": method("fedsgd", learning_rate=study.local.learning_rate),
         "lean match": method("lean", target="match", **rule),
         "lean better": method("lean", target="better", **rule),
         "lean best": method("lean", target="best", **rule),
@@ -38,7 +38,7 @@ def compare(name: str, seeds: int, data_dir: str | None) -> None:
     each, joules = {}, {}
     for label, built in entries.items():
         run = simulate(built, model, agents, local, seed=study.seeds)
-        result = adapt(model, run.meta, tasks, steps=[e.headline], step=e.step)
+        result = adapt(model, run.meta, tasks, steps=[e.headline], learning_rate=e.learning_rate)
         values = (result.loss if loss else result.accuracy)[..., 0].astype(float)
         each[label] = np.median(values, 1) if loss else values.mean(1)
         whole = float(np.median(values) if loss else values.mean())

@@ -39,7 +39,7 @@ def test_the_samples_make_the_quadratic(world):
 
 def ascend(world, errors, radius):
     agents, optima, _ = world
-    method = fj.meta_backward(rounds=ROUNDS, step=STEP, batch=None, radius=radius)
+    method = fj.meta_backward(rounds=ROUNDS, learning_rate=STEP, batch=None, radius=radius)
     return fj.simulate(method, MODEL, agents, jnp.asarray(optima + errors), diverged_at=1e9)
 
 
@@ -55,9 +55,11 @@ def test_an_ascent_step_multiplies_the_error_of_every_eigendirection_by_one_plus
     np.testing.assert_allclose(run.meta, world[1].mean(0) + grown, rtol=1e-4, atol=1e-6)
 
 
-def expected_loss(meta, centre, variance, steps, step):
+def expected_loss(meta, centre, variance, steps, learning_rate):
     """Mean loss after gradient descent on a new task whose optimum has this mean and variance per direction."""
-    return 0.5 * (CURVATURES * (1 - step * CURVATURES) ** (2 * steps) * ((meta - centre) ** 2 + variance)).sum()
+    return (
+        0.5 * (CURVATURES * (1 - learning_rate * CURVATURES) ** (2 * steps) * ((meta - centre) ** 2 + variance)).sum()
+    )
 
 
 @pytest.mark.parametrize("steps", [0, 1, 10])
@@ -72,7 +74,7 @@ def test_it_cannot_beat_the_average_where_new_tasks_are_centred_on_it(world, ste
     assert ours >= expected_loss(centre, centre, 1.0, steps, 0.01) * (1 - 1e-6)
     tasks = [quadratic(o) for o in centre + np.random.default_rng(3).normal(size=(4000, 4)).astype(np.float32)]
     stacked = fj.Tasks(*(fj.tasks.samples.stack(tasks, what="task"),) * 2)
-    seen = fj.adapt(MODEL, jnp.asarray(meta), stacked, steps=[steps], step=0.01).mean()[steps]
+    seen = fj.adapt(MODEL, jnp.asarray(meta), stacked, steps=[steps], learning_rate=0.01).mean()[steps]
     assert seen == pytest.approx(ours, rel=0.08)  # the formula is what adaptation really does; 4000 tasks
 
 
@@ -81,8 +83,8 @@ def test_in_a_small_ball_it_climbs_the_mean_loss_that_fedsgd_descends(world):
     agents, optima, _ = world
     radius = 1e-4
     run = fj.simulate(
-        fj.meta_backward(rounds=ROUNDS, step=STEP, batch=None, radius=radius), MODEL, agents, jnp.asarray(optima + 0.3),
-        keep_paths=True,
+        fj.meta_backward(rounds=ROUNDS, learning_rate=STEP, batch=None, radius=radius), MODEL, agents,
+        jnp.asarray(optima + 0.3), keep_paths=True,
     )  # fmt: skip
     path = np.asarray(run.meta_path)
     gradients = CURVATURES * (path[1] - optima)
@@ -90,5 +92,5 @@ def test_in_a_small_ball_it_climbs_the_mean_loss_that_fedsgd_descends(world):
     np.testing.assert_allclose(path[2] - path[1], uphill, atol=0.05 * radius)
     mean_loss = [0.5 * (CURVATURES * (p - optima) ** 2).sum(1).mean() for p in path[1:]]
     assert np.all(np.diff(mean_loss) > 0)
-    descent = fj.simulate(fj.fedsgd(rounds=1, step=STEP, batch=None), MODEL, agents, jnp.asarray(optima + 0.3))
+    descent = fj.simulate(fj.fedsgd(rounds=1, learning_rate=STEP, batch=None), MODEL, agents, jnp.asarray(optima + 0.3))
     assert float(jnp.vdot(descent.meta - descent.start, path[2] - path[1])) < 0

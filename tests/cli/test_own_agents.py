@@ -62,7 +62,7 @@ def test_mnist_agents_from_files_to_a_graph(fewjoule: Command, tmp_path: Path) -
         np.savez(folder / "low.npz", **dict(zip("xy", digits([0, 1, 2], 100, 1), strict=True)))
     for folder in (high, both):
         np.savez(folder / "high.npz", **dict(zip("xy", digits([7, 8, 9], 100, 2), strict=True)))
-    local = ["--divide-by", 255, "--local-step", 0.1, "--local-steps", 500]
+    local = ["--divide-by", 255, "--local-learning-rate", 0.1, "--local-steps", 500]
 
     # one agent trains its own model and keeps it as PyTorch would
     code, out, err = fewjoule(
@@ -75,7 +75,7 @@ def test_mnist_agents_from_files_to_a_graph(fewjoule: Command, tmp_path: Path) -
     # it joins another agent, which has no model yet; the architecture comes from the weights
     meta = tmp_path / "meta.safetensors"
     code, out, err = fewjoule(
-        "train", both, "--method", "fedavg", "--set", "rounds=5", "--set", "step=0.1", "-o", meta, *local,
+        "train", both, "--method", "fedavg", "--set", "rounds=5", "--set", "learning_rate=0.1", "-o", meta, *local,
         "--seed", 1, "--energy", tmp_path / "energy.csv",
     )  # fmt: skip
     assert code == 0, err
@@ -99,7 +99,17 @@ def test_mnist_agents_from_files_to_a_graph(fewjoule: Command, tmp_path: Path) -
         save_new_task(new / f"task{i}.npz", which, i)
     adapted = tmp_path / "adapted.safetensors"
     code, out, err = fewjoule(
-        "adapt", meta, new / "task0.npz", "--steps", 100, "--step", 0.1, "-o", adapted, "--choose", "validation"
+        "adapt",
+        meta,
+        new / "task0.npz",
+        "--steps",
+        100,
+        "--learning-rate",
+        0.1,
+        "-o",
+        adapted,
+        "--choose",
+        "validation",
     )
     assert code == 0, err
     assert "held-out accuracy" in out
@@ -132,7 +142,7 @@ def test_mnist_agents_from_files_to_a_graph(fewjoule: Command, tmp_path: Path) -
         new,
         "--steps",
         "0,50",
-        "--step",
+        "--learning-rate",
         0.1,
         "-o",
         tmp_path / "eval.csv",
@@ -196,9 +206,9 @@ def test_a_method_that_needs_held_out_samples_gets_them(fewjoule: Command, tmp_p
     assert code == 2
     assert "the method needs held-out samples" in err
     assert "--validation 0.2" in err
-    code, out, err = fewjoule(*common, "--local-steps", 5, "--local-step", 1e9)
+    code, out, err = fewjoule(*common, "--local-steps", 5, "--local-learning-rate", 1e9)
     assert code == 2
-    assert "a2.npz: local training diverged at step 1e+09; lower --local-step" in err
+    assert "a2.npz: local training diverged at step 1e+09; lower --local-learning-rate" in err
     assert ["a2.npz", "24", "6"] in [line.split()[:3] for line in out.splitlines()]
     assert not (tmp_path / "m").exists()
 
@@ -373,7 +383,7 @@ WRONG = [
     ),
     (("adapt", "{meta}", "{new}", "--steps", -1), "steps must be at least 0, got -1"),
     (("adapt", "{meta}", "{new}", "--choose", "luck"), "steps are chosen by leave-one-out or validation, not 'luck'"),
-    (("adapt", "{meta}", "{new}", "--step", 1e30, "--steps", 3), "lower --step"),
+    (("adapt", "{meta}", "{new}", "--learning-rate", 1e30, "--steps", 3), "lower --learning-rate"),
     (("adapt", "{meta}", "{wide}"), "wide.npz: the samples have inputs of shape [3]"),
     (("adapt", "{new}", "{new}"), "a2.npz is a pickle or a zip archive"),
     (("predict", "{meta}", "{wide}"), "wide.npz has inputs of shape [3]"),
@@ -389,7 +399,7 @@ WRONG = [
     (("train", "{agents}", "-o", "{out}", "--set", "round=3"), "did you mean 'rounds'?"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--align", "yes"), "align must be one of auto, always, never"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--link", "smoke"), "unknown link 'smoke'"),
-    (("train", "{agents}", "-o", "{out}", *QUICK, "--set", "step=1e9"), "diverged"),
+    (("train", "{agents}", "-o", "{out}", *QUICK, "--set", "learning_rate=1e9"), "diverged"),
 ]
 
 

@@ -152,9 +152,9 @@ def test_the_convolution_network_equals_xla():
 def test_compiled_network_agrees_with_xla_within_a_few_per_cent():
     # The optimiser merges equal work and pads reductions, so the compiled program is close, not equal.
     model, data = mlp([784, 8, 8, 10], loss="cross_entropy"), samples((784,), 100, 10)
-    step = jax.grad(model.loss)
-    compiled = jax.jit(step).lower(jnp.zeros(model.size), data).compile().cost_analysis()
-    counted, _ = ours(step, jnp.zeros(model.size), data)
+    learning_rate = jax.grad(model.loss)
+    compiled = jax.jit(learning_rate).lower(jnp.zeros(model.size), data).compile().cost_analysis()
+    counted, _ = ours(learning_rate, jnp.zeros(model.size), data)
     assert counted == pytest.approx(compiled["flops"] + compiled.get("transcendentals", 0), rel=0.03)
 
 

@@ -9,9 +9,9 @@ import pytest
 import fewjoule as fj
 
 KINDS = {
-    "glorot, sgd 0.01": ({"init": "glorot"}, {"optimiser": "sgd", "step": 0.01}, 0.01),
-    "he, sgd 0.001": ({"init": "he"}, {"optimiser": "sgd", "step": 0.001}, 0.0003),
-    "glorot, adam 0.001": ({"init": "glorot"}, {"optimiser": "adam", "step": 0.001}, 0.0003),
+    "glorot, sgd 0.01": ({"init": "glorot"}, {"optimiser": "sgd", "learning_rate": 0.01}, 0.01),
+    "he, sgd 0.001": ({"init": "he"}, {"optimiser": "sgd", "learning_rate": 0.001}, 0.0003),
+    "glorot, adam 0.001": ({"init": "glorot"}, {"optimiser": "adam", "learning_rate": 0.001}, 0.0003),
 }
 
 
@@ -24,11 +24,12 @@ def trained(kind, seeds, steps):
 
 def assert_no_worse(kind, seeds, steps):
     model, agents, local = trained(kind, seeds, steps)
-    run = fj.simulate(fj.meta_backward(rounds=50, step=0.01, radius="auto"), model, agents, local, seed=seeds)
+    run = fj.simulate(fj.meta_backward(rounds=50, learning_rate=0.01, radius="auto"), model, agents, local, seed=seeds)
     assert not np.asarray(run.diverged).any()
     tasks = fj.sinusoid.new_tasks(100, amplitude=(0.1, 10), shots=40, seed=1)
     ours, average = (
-        fj.adapt(model, meta, tasks, steps=[10], step=KINDS[kind][2]).median()[10] for meta in (run.meta, run.start)
+        fj.adapt(model, meta, tasks, steps=[10], learning_rate=KINDS[kind][2]).median()[10]
+        for meta in (run.meta, run.start)
     )
     print(f"{kind}: auto {ours:.4f}, average {average:.4f}, ratio {ours / average:.4f}")
     assert ours <= 1.05 * average
@@ -36,7 +37,7 @@ def assert_no_worse(kind, seeds, steps):
 
 
 def assert_linear_diverges(model, agents, local, seeds):
-    method = fj.meta_backward(rounds=50, step=0.01, radius="linear")
+    method = fj.meta_backward(rounds=50, learning_rate=0.01, radius="linear")
     with pytest.warns(fj.DivergedWarning, match=f"meta_backward diverged for {len(seeds)} of {len(seeds)} seeds"):
         run = fj.simulate(method, model, agents, local, seed=seeds)
     assert np.asarray(run.diverged).all()

@@ -160,7 +160,7 @@ def test_fedexp_goes_further_where_agents_disagree():
     [
         ("fedexp", {"epsilon": -1.0}),
         ("fedavgm", {"momentum": 1.0}),
-        ("fedavgm", {"server_step": 0}),
+        ("fedavgm", {"server_learning_rate": 0}),
         ("fisher", {"floor": 0}),
     ],
 )

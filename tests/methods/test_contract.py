@@ -21,7 +21,7 @@ CASES = {
     "fisher": fj.fisher(),
     "fedsgd": fj.fedsgd(rounds=4, batch=5),
     "fedavg": fj.fedavg(rounds=4, local_steps=3, batch=5),
-    "reptile": fj.reptile(rounds=4, local_steps=3, batch=5, meta_step=0.5),
+    "reptile": fj.reptile(rounds=4, local_steps=3, batch=5, meta_learning_rate=0.5),
     "fedavgm": fj.fedavgm(rounds=4, local_steps=3, batch=5),
     "fedexp": fj.fedexp(rounds=4, local_steps=3, batch=5),
     "lean": fj.lean(target="match", training_steps=40, batch=5),
@@ -82,13 +82,13 @@ def by_hand(method, model, agents, models, seed, availability=None):
         )
     server, broadcast = method.init(start, probes)
     states = [method.agent_init(m) for m in models]
-    step = compiled_agent(method, model)
+    learning_rate = compiled_agent(method, model)
     meta_path, agent_path = [broadcast.model], []
     for k in range(method.rounds):
         messages, row = [], []
         for i, name in enumerate(agents.names):
             key = round_key(key_for(seed, "round"), k, agent_id(name))
-            state, message, info = step(states[i], broadcast, data[i], key)
+            state, message, info = learning_rate(states[i], broadcast, data[i], key)
             row.append(info.model)
             if availability is None or availability[k][i]:
                 states[i] = state

@@ -7,7 +7,7 @@ import fewjoule as fj
 
 
 def test_reptile_with_meta_step_one_is_fedavg(model, agents, local_models):
-    a = fj.simulate(fj.reptile(rounds=3, local_steps=4, meta_step=1.0), model, agents, local_models)
+    a = fj.simulate(fj.reptile(rounds=3, local_steps=4, meta_learning_rate=1.0), model, agents, local_models)
     b = fj.simulate(fj.fedavg(rounds=3, local_steps=4), model, agents, local_models)
     np.testing.assert_array_equal(a.meta, b.meta)
 
@@ -20,7 +20,7 @@ def test_fedavg_with_one_full_step_is_fedsgd(model, agents, local_models):
 
 def test_fedsgd_is_descent_on_the_mean_loss(model, agents, local_models):
     """Agents weigh the same, whatever their number of samples."""
-    run = fj.simulate(fj.fedsgd(rounds=3, step=0.05, batch=None), model, agents, local_models)
+    run = fj.simulate(fj.fedsgd(rounds=3, learning_rate=0.05, batch=None), model, agents, local_models)
 
     def mean_loss(v):
         return sum(model.loss(v, jax.tree.map(lambda a, i=i: a[i], agents.data.train)) for i in range(3)) / 3
@@ -35,7 +35,7 @@ def test_fedsgd_is_descent_on_the_mean_loss(model, agents, local_models):
 
 def test_reptile_goes_meta_step_of_the_way(model, agents, local_models):
     whole = fj.simulate(fj.fedavg(rounds=1, local_steps=4), model, agents, local_models)
-    part = fj.simulate(fj.reptile(rounds=1, local_steps=4, meta_step=0.25), model, agents, local_models)
+    part = fj.simulate(fj.reptile(rounds=1, local_steps=4, meta_learning_rate=0.25), model, agents, local_models)
     np.testing.assert_allclose(part.meta, 0.75 * whole.start + 0.25 * whole.meta, rtol=1e-5, atol=1e-6)
 
 

@@ -30,7 +30,7 @@ def run_agent(method, loss, theta, data):
 def test_quadratic_reaches_the_closed_form():
     rng = np.random.default_rng(0)
     data, theta = quadratic_agent(rng, 6), rng.normal(size=6)
-    method = fj.imaml(inner_steps=400, inner_step=0.2, regularisation=LAMBDA, cg_steps=12, batch=None)
+    method = fj.imaml(inner_steps=400, inner_learning_rate=0.2, regularisation=LAMBDA, cg_steps=12, batch=None)
     message, phi = run_agent(method, quadratic_loss, theta, data)
     (a, b), (a_test, b_test) = data.train[:2], data.validation[:2]
     nearest = np.linalg.solve(a + LAMBDA * np.eye(6), b + LAMBDA * theta)
@@ -64,7 +64,7 @@ def test_tiny_network_converges_to_the_dense_solve():
     theta = jnp.asarray(rng.normal(size=model.size))
     messages = []
     for steps in (2, 6, 20):
-        method = fj.imaml(inner_steps=20, inner_step=0.05, regularisation=8.0, cg_steps=steps, batch=None)
+        method = fj.imaml(inner_steps=20, inner_learning_rate=0.05, regularisation=8.0, cg_steps=steps, batch=None)
         message, phi = run_agent(method, model.loss, theta, data)
         messages.append(message)
     hessian = np.asarray(jax.jit(jax.hessian(model.loss))(jnp.asarray(phi), data.train))
@@ -79,7 +79,7 @@ def test_tiny_network_converges_to_the_dense_solve():
 def test_inner_problem_is_the_papers(model, agents):
     """Every inner step descends L + lambda/2 ||phi - theta||², from theta, on one mini-batch: here all samples."""
     with jax.enable_x64(False):
-        method = fj.imaml(inner_steps=3, inner_step=0.05, regularisation=LAMBDA, batch=None)
+        method = fj.imaml(inner_steps=3, inner_learning_rate=0.05, regularisation=LAMBDA, batch=None)
         data = jax.tree.map(lambda a: a[0], agents.data)
         theta = model.init(jax.random.key(3))
         _, phi = run_agent(method, model.loss, theta, data)

@@ -37,7 +37,7 @@ def test_quadratic_has_its_closed_form(steps):
     for _ in range(steps):
         phi = once @ phi + STEP * b
     gradient = a_test @ phi - b_test
-    settings = {"inner_steps": steps, "inner_step": STEP, "batch": None}
+    settings = {"inner_steps": steps, "inner_learning_rate": STEP, "batch": None}
     second, reached = message_of(fj.maml(**settings), quadratic_loss, theta, data)
     first, _ = message_of(fj.fomaml(**settings), quadratic_loss, theta, data)
     np.testing.assert_allclose(reached, phi, rtol=1e-12)
@@ -51,7 +51,7 @@ def test_first_order_steps_go_uphill_where_inner_step_times_curvature_is_above_o
     step_times_curvature = np.array([0.2, 0.9, 1.1, 1.9])
     curvature, theta = step_times_curvature / STEP, np.array([1.0, -2.0, 3.0, 0.5])
     samples = Samples(np.diag(curvature), np.zeros(4), np.ones(4))
-    data, settings = AgentData(samples, samples), {"inner_step": STEP, "batch": None}
+    data, settings = AgentData(samples, samples), {"inner_learning_rate": STEP, "batch": None}
     second, _ = message_of(fj.maml(**settings), quadratic_loss, theta, data)
     first, _ = message_of(fj.fomaml(**settings), quadratic_loss, theta, data)
     np.testing.assert_allclose(second, (1 - step_times_curvature) ** 2 * curvature * theta, rtol=1e-9)
@@ -80,7 +80,7 @@ def test_network_matches_finite_differences_and_the_dropped_jacobian():
     def objective(theta):
         return model.loss(adapted(theta), data.validation)
 
-    settings = {"inner_steps": 2, "inner_step": STEP, "batch": None}
+    settings = {"inner_steps": 2, "inner_learning_rate": STEP, "batch": None}
     second, _ = message_of(fj.maml(**settings), model.loss, theta, data)
     first, _ = message_of(fj.fomaml(**settings), model.loss, theta, data)
     tiny = 1e-6
@@ -92,9 +92,9 @@ def test_network_matches_finite_differences_and_the_dropped_jacobian():
 
 
 def test_outer_optimiser_is_optax_by_name(model, agents, local_models):
-    """With plain SGD outside, one round is theta - outer_step * mean of the messages."""
+    """With plain SGD outside, one round is theta - outer_learning_rate * mean of the messages."""
     with jax.enable_x64(False):
-        method = fj.maml(rounds=1, outer_optimiser="sgd", outer_step=0.05, batch=None)
+        method = fj.maml(rounds=1, outer_optimiser="sgd", outer_learning_rate=0.05, batch=None)
         run = fj.simulate(method, model, agents, local_models)
         start = local_models.mean(0)
         messages = [

@@ -58,7 +58,7 @@ def test_projection_is_scipys_constrained_minimum(seed):
 @pytest.mark.parametrize("radius", SCHEDULES.values(), ids=SCHEDULES)
 def test_both_bounds_hold_on_any_run(radius, model, agents):
     """Agents end a round within the radius of the last average, so the average moves by no more; so do all rounds."""
-    method = fj.meta_backward(rounds=5, step=0.3, batch=5, radius=radius)
+    method = fj.meta_backward(rounds=5, learning_rate=0.3, batch=5, radius=radius)
 
     @given(st.integers(0, 2**32 - 1), st.floats(0.01, 3))
     @settings(deadline=None, max_examples=12)
@@ -81,7 +81,7 @@ def test_both_bounds_hold_on_any_run(radius, model, agents):
 
 def test_one_agent_without_a_ball_is_plain_gradient_ascent(model, agents, local_models):
     alone = agents.select([1])
-    method = fj.meta_backward(rounds=5, step=0.01, batch=None, radius=float("inf"))
+    method = fj.meta_backward(rounds=5, learning_rate=0.01, batch=None, radius=float("inf"))
     run = fj.simulate(method, model, alone, local_models[1:2], diverged_at=np.inf)
     climb = local_models[1]
     for _ in range(5):
@@ -100,7 +100,11 @@ def test_rounds_follow_the_papers_order(model, agents, local_models):
     """Algorithm 1 in plain NumPy: ascent from each agent's own last point, projection around the last average."""
     radii = [0.2, 0.1, 0.02]
     run = fj.simulate(
-        fj.meta_backward(rounds=3, step=0.05, batch=None, radius=radii), model, agents, local_models, keep_paths=True
+        fj.meta_backward(rounds=3, learning_rate=0.05, batch=None, radius=radii),
+        model,
+        agents,
+        local_models,
+        keep_paths=True,
     )
     phi, centre = np.asarray(local_models), np.asarray(local_models).mean(0)
     for k, radius in enumerate(radii):
@@ -124,7 +128,7 @@ def test_schedules_are_shares_of_the_spread():
 
 
 def test_linear_begins_at_the_spread(model, agents, local_models):
-    run = fj.simulate(fj.meta_backward(rounds=4, step=1e-4, radius="linear"), model, agents, local_models)
+    run = fj.simulate(fj.meta_backward(rounds=4, learning_rate=1e-4, radius="linear"), model, agents, local_models)
     spread = np.square(np.asarray(local_models) - np.asarray(local_models).mean(0)).sum(-1).max()
     np.testing.assert_allclose(run.trace.radius**2, spread * np.array([1, 0.75, 0.5, 0.25]), rtol=1e-5)
 

@@ -113,7 +113,7 @@ def test_any_pair_of_functions_is_a_model(agents):
     model = fj.Model(init, lambda w, x: x @ w["slope"] + w["offset"])
     assert model.size == 2
     assert model.tensor_names() == ["offset", "slope"]
-    local = fj.train_locally(model, agents, step=0.05, batch=None, max_steps=300, check_every=300)
+    local = fj.train_locally(model, agents, learning_rate=0.05, batch=None, max_steps=300, check_every=300)
     for i in range(3):
         n = agents.sizes[i]
         x, y = np.asarray(agents.data.train.x[i, :n, 0]), np.asarray(agents.data.train.y[i, :n, 0])

@@ -9,7 +9,7 @@ import fewjoule as fj
 
 
 def test_trace_says_what_the_paths_show(model, agents, local_models):
-    method = fj.meta_backward(rounds=5, step=0.05, batch=None, radius=0.05)
+    method = fj.meta_backward(rounds=5, learning_rate=0.05, batch=None, radius=0.05)
     run = fj.simulate(method, model, agents, local_models, keep_paths=True)
     moved = np.linalg.norm(np.diff(run.meta_path, axis=0), axis=-1)
     np.testing.assert_allclose(run.trace.step, moved, rtol=1e-3, atol=1e-6)
@@ -34,7 +34,7 @@ def test_a_diverging_seed_is_flagged_warned_and_left_out(model, agents, local_mo
     """Three seeds, one of them far out: its neighbours are untouched and no statistic counts it."""
     stable = jnp.repeat(local_models[None], 3, 0)
     models = stable.at[1].mul(3e4)
-    method = fj.fedsgd(rounds=6, step=0.05, batch=None)
+    method = fj.fedsgd(rounds=6, learning_rate=0.05, batch=None)
     with pytest.warns(fj.DivergedWarning, match=r"fedsgd diverged for 1 of 3 seeds \(7\).*NaN. Lower step") as caught:
         run = fj.simulate(method, model, agents, models, seed=[4, 7, 9])
     assert len(caught) == 1
@@ -49,7 +49,7 @@ def test_a_diverging_seed_is_flagged_warned_and_left_out(model, agents, local_mo
 
 
 def test_a_loss_beyond_the_stated_multiple_is_divergence_too(model, agents, local_models):
-    method = fj.meta_backward(rounds=6, step=0.3, batch=None, radius=5.0)
+    method = fj.meta_backward(rounds=6, learning_rate=0.3, batch=None, radius=5.0)
     with pytest.warns(fj.DivergedWarning, match="rose .* times, beyond 2 times the start's"):
         run = fj.simulate(method, model, agents, local_models, diverged_at=2.0)
     assert bool(run.diverged)
@@ -62,14 +62,17 @@ def test_a_loss_beyond_the_stated_multiple_is_divergence_too(model, agents, loca
 
 def test_one_wild_step_in_the_last_round_is_seen(model, agents, local_models):
     """The loss that a round reports is that before its step; the meta-model's own loss is what counts."""
-    for method in (fj.fedsgd(rounds=1, step=1e3, batch=None), fj.fedavg(rounds=1, local_steps=1, step=1e3)):
+    for method in (
+        fj.fedsgd(rounds=1, learning_rate=1e3, batch=None),
+        fj.fedavg(rounds=1, local_steps=1, learning_rate=1e3),
+    ):
         with pytest.warns(fj.DivergedWarning):
             run = fj.simulate(method, model, agents, local_models)
         assert bool(run.diverged)
 
 
 def test_a_share_of_agents_takes_part(model, agents, local_models):
-    method = fj.fedsgd(rounds=300, step=1e-6, batch=1)
+    method = fj.fedsgd(rounds=300, learning_rate=1e-6, batch=1)
     run = fj.simulate(method, model, agents, local_models, participation=0.5, seed=1)
     np.testing.assert_array_equal(run.trace.present, [2] * 300)  # half of three, to the nearest
     uploads = (np.asarray(run.uplink_bits)[1:] > 0).astype(int)

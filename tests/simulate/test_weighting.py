@@ -25,7 +25,9 @@ def test_fedsgd_by_samples_is_gradient_descent_on_all_samples(model, agents):
     """With all samples in each step, the weighted mean of the gradients is the gradient of the pooled loss."""
     rounds, rate = 5, 0.05
     run = fj.simulate(
-        fj.method("fedsgd", rounds=rounds, step=rate, batch=None, start="random", weighting="samples"), model, agents
+        fj.method("fedsgd", rounds=rounds, learning_rate=rate, batch=None, start="random", weighting="samples"),
+        model,
+        agents,
     )
     train = agents.data.train
     pooled = Samples(train.x.reshape(-1, 1), train.y.reshape(-1, 1), train.mask.reshape(-1))

@@ -50,7 +50,7 @@ paper = true
 name = "explodes"
 method = "meta_backward"
 rounds = 50
-step = 10.0
+learning_rate = 10.0
 batch = 20
 radius = "linear"
 [[methods]]

@@ -31,7 +31,7 @@ def test_the_built_in_studies_hold_the_papers_settings_and_the_mandatory_control
     study = load_study(name, full=True)
     methods = {entry.name: entry.build() for entry in study.methods}
     assert methods["meta_backward"].rounds == 50
-    assert dict(methods["meta_backward"].settings)["step"] == 0.01
+    assert dict(methods["meta_backward"].settings)["learning_rate"] == 0.01
     assert dict(methods["meta_backward"].settings)["batch"] == 100
     for x in (50, 500):
         for y in (50, 500):

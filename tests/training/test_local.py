@@ -17,10 +17,18 @@ LINE = fj.Model(lambda key: jax.random.normal(key, (2,)), lambda w, x: x * w[0] 
 def test_steps_are_optax_steps_on_the_agents_own_draws(model, agents):
     """Every agent's path, step by step outside the compiled program, with Adam by name."""
     local = fj.train_locally(
-        model, agents, seed=2, optimiser="adam", step=0.02, batch=7, max_steps=6, check_every=4, gradient_tolerance=0
+        model,
+        agents,
+        seed=2,
+        optimiser="adam",
+        learning_rate=0.02,
+        batch=7,
+        max_steps=6,
+        check_every=4,
+        gradient_tolerance=0,
     )
     adam = optax.adam(0.02)
-    step = jax.jit(lambda v, batch: jax.grad(model.loss)(v, batch))
+    learning_rate = jax.jit(lambda v, batch: jax.grad(model.loss)(v, batch))
     for i, name in enumerate(agents.names):
         vector = model.init(key_for(2, "start"))
         memory = adam.init(vector)
@@ -28,7 +36,7 @@ def test_steps_are_optax_steps_on_the_agents_own_draws(model, agents):
         key = jax.random.fold_in(key_for(2, "local"), agent_id(name))
         for chunk in range(2):  # six steps with checks every four: two chunks of three
             for k in jax.random.split(jax.random.fold_in(key, chunk), 3):
-                change, memory = adam.update(step(vector, draw(samples, k, 7)), memory, vector)
+                change, memory = adam.update(learning_rate(vector, draw(samples, k, 7)), memory, vector)
                 vector = optax.apply_updates(vector, change)
         np.testing.assert_allclose(local.models[i], vector, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(local.steps, [6, 6, 6])
@@ -51,19 +59,19 @@ def test_step_limit_is_exact(max_steps, check_every, agents):
 
 def test_gradient_rule_stops_each_agent_by_itself(agents):
     local = fj.train_locally(
-        LINE, agents, batch=None, step=0.05, max_steps=5000, check_every=10, gradient_tolerance=1e-3
+        LINE, agents, batch=None, learning_rate=0.05, max_steps=5000, check_every=10, gradient_tolerance=1e-3
     )
     assert list(local.stopped_by) == ["gradient"] * 3
     assert (local.gradient_norm <= 1e-3).all()
     assert (local.steps < 5000).all()
     assert len(set(local.steps.tolist())) > 1
     longer = fj.train_locally(
-        LINE, agents, batch=None, step=0.05, max_steps=5000, check_every=10, gradient_tolerance=1e-5
+        LINE, agents, batch=None, learning_rate=0.05, max_steps=5000, check_every=10, gradient_tolerance=1e-5
     )
     assert (longer.steps > local.steps).all()
     for i in range(3):  # it stopped at the first check where the rule held: ten steps earlier it did not
         before = fj.train_locally(
-            LINE, agents, batch=None, step=0.05, max_steps=int(local.steps[i]) - 10, check_every=10,
+            LINE, agents, batch=None, learning_rate=0.05, max_steps=int(local.steps[i]) - 10, check_every=10,
             gradient_tolerance=0,
         )  # fmt: skip
         assert before.gradient_norm[i] > 1e-3
@@ -71,18 +79,18 @@ def test_gradient_rule_stops_each_agent_by_itself(agents):
 
 def test_plateau_rule_stops_where_the_loss_no_longer_falls(agents):
     local = fj.train_locally(
-        LINE, agents, batch=None, step=0.05, max_steps=5000, check_every=10, gradient_tolerance=0,
+        LINE, agents, batch=None, learning_rate=0.05, max_steps=5000, check_every=10, gradient_tolerance=0,
         plateau_tolerance=0.01, patience=3,
     )  # fmt: skip
     assert list(local.stopped_by) == ["plateau"] * 3
     assert (local.steps < 5000).all()
-    best = fj.train_locally(LINE, agents, batch=None, step=0.05, max_steps=5000, gradient_tolerance=1e-5)
+    best = fj.train_locally(LINE, agents, batch=None, learning_rate=0.05, max_steps=5000, gradient_tolerance=1e-5)
     np.testing.assert_allclose(local.loss, best.loss, rtol=0.05)
 
 
 def test_overflow_is_named_and_warned(model, agents):
     with pytest.warns(fj.DivergedWarning, match="diverged for 3 of 3 models .*'red' with seed 0.* Lower step"):
-        local = fj.train_locally(model, agents, step=1e4, max_steps=200, check_every=50)
+        local = fj.train_locally(model, agents, learning_rate=1e4, max_steps=200, check_every=50)
     assert list(local.stopped_by) == ["diverged"] * 3
     assert (local.steps < 200).all()
     with pytest.raises(fj.InputError, match="local models must be finite"):
@@ -104,7 +112,7 @@ def test_seeds_agents_and_starts(model, agents):
 
 
 def test_agents_that_never_met_have_starts_of_their_own(model, agents):
-    local = fj.train_locally(model, agents, shared_start=False, max_steps=1, step=1e-9)
+    local = fj.train_locally(model, agents, shared_start=False, max_steps=1, learning_rate=1e-9)
     assert local.start.shape == (3, model.size)
     np.testing.assert_allclose(local.models, local.start, atol=1e-6)
     assert np.linalg.norm(local.start[0] - local.start[1]) > 0.1

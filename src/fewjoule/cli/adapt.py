@@ -25,7 +25,7 @@ def adapt(
     meta: options.MetaFile,
     new: Annotated[Path, typer.Argument(help="The new task's samples: .npz, .csv or .parquet.")],
     steps: Annotated[int, typer.Option(help="Fine-tuning steps (at most, with --choose).")] = 10,
-    step: options.Step = 0.01,
+    learning_rate: options.LearningRate = 0.01,
     optimiser: options.Optimiser = "sgd",
     choose: Annotated[str | None, typer.Option(help="Choose the steps by leave-one-out or validation.")] = None,
     share: Annotated[float, typer.Option(help="Share held out by --choose validation.")] = 0.25,
@@ -45,8 +45,8 @@ def adapt(
     output = output or new.with_name(f"{new.stem}.adapted.safetensors")
     options.writable(output, force=force)
     positive_int("steps", steps, least=0)
-    positive("step", step)
-    named_optimiser(optimiser, step)
+    positive("learning_rate", learning_rate)
+    named_optimiser(optimiser, learning_rate)
     loaded = options.load(meta, spec, loss, layout)
     model, form = loaded.model, options.format_of(loaded, target, divide_by)
     support, held = read_task(new, form)
@@ -56,7 +56,7 @@ def adapt(
         if samples is not None:
             check_samples(model, samples, f"{path}: the samples")
     reader = EnergySettings.model_validate(options.given(meter=meter, device=device)).metering()
-    settings: dict[str, Any] = {"step": step, "optimiser": optimiser}
+    settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
     count = int(support.mask.sum())
     say(f"{model.spec}, {model.loss_name}; {count} samples of {new.name}")
     say(f"arithmetic: {reader.describe()}")
@@ -76,8 +76,8 @@ def adapt(
         say(f"{steps} steps, chosen by {choose}: loss {chosen.loss[steps]:.4g} ({chosen.loss[0]:.4g} without any)")
     task = one_task(support)
     tuning = FineTuning(model, loaded.vector, task.support, steps=steps, **settings)
-    flops = adaptation_flops(model, task, steps, step, optimiser)
-    with stage(f"{steps} steps of {step:g}"):
+    flops = adaptation_flops(model, task, steps, learning_rate, optimiser)
+    with stage(f"{steps} steps of {learning_rate:g}"):
         (vector,), spent = reader.read(tuning.run, flops)
         grid = step_grid(steps)
         curves = {
@@ -86,7 +86,7 @@ def adapt(
             if query is not None
         }
     if not np.isfinite(vector).all() or not np.isfinite(curves[""].loss).all():
-        raise InputError(f"fine-tuning diverged within {steps} steps of {step:g}; lower --step.")
+        raise InputError(f"fine-tuning diverged within {steps} steps of {learning_rate:g}; lower --learning-rate.")
     columns: dict[str, Any] = {"steps": grid}
     for name, curve in curves.items():
         columns[f"{name}loss"] = curve.loss[0].tolist()

@@ -20,7 +20,7 @@ def evaluate(
     folder: Annotated[Path, typer.Argument(help="One file per new task; x_test and y_test judge, or give --shots.")],
     shots: options.Shots = None,
     steps: options.Steps = "0,1,5,10,50",
-    step: options.Step = 0.01,
+    learning_rate: options.LearningRate = 0.01,
     optimiser: options.Optimiser = "sgd",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="CSV: task, steps, loss, accuracy.")] = None,
     cdf: Annotated[Path | None, typer.Option(help="CSV: steps, value, share of tasks up to it.")] = None,
@@ -38,7 +38,9 @@ def evaluate(
     loaded = options.load(meta, spec, loss, layout)
     tasks, names, *_ = read_tasks(folder, options.format_of(loaded, target, divide_by), shots=shots, seed=seed)
     with stage(f"fine-tuning to {len(names)} tasks"):
-        result = adapt(loaded.model, loaded.vector, tasks, steps=wanted, step=step, optimiser=optimiser)
+        result = adapt(
+            loaded.model, loaded.vector, tasks, steps=wanted, learning_rate=learning_rate, optimiser=optimiser
+        )
     metric = "accuracy" if loaded.model.loss_name == "cross_entropy" else "loss"
     values = getattr(result, metric)
     say(f"{metric} on the held-out samples of {len(names)} tasks, after each number of steps:")

@@ -18,7 +18,7 @@ Loss = Annotated[str | None, typer.Option(help="mse or cross_entropy, where the 
 Layout = Annotated[str | None, typer.Option(help="pytorch, flax or fewjoule, where the weights do not tell.")]
 Target = Annotated[str | None, typer.Option(help="Target column of CSV and Parquet (default: as in training).")]
 DivideBy = Annotated[float | None, typer.Option(help="Divide every input by this (default: as in training).")]
-Step = Annotated[float, typer.Option(help="Size of a fine-tuning step.")]
+LearningRate = Annotated[float, typer.Option(help="Learning rate of the fine-tuning.")]
 Steps = Annotated[str, typer.Option(help="Numbers of fine-tuning steps, with commas.")]
 Shots = Annotated[int | None, typer.Option(help="Samples (per class) to adapt on, where a task has no x_test.")]
 Optimiser = Annotated[str, typer.Option(help="sgd, adam, ...")]

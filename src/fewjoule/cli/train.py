@@ -37,7 +37,7 @@ def train(
     validation: Annotated[float | None, typer.Option(help="Share held out, if a file has no x_test.")] = None,
     align: Annotated[str, typer.Option(help="auto, always or never reorder hidden units before averaging.")] = "auto",
     layout: Annotated[str | None, typer.Option(help="pytorch, flax or fewjoule, where weights do not tell.")] = None,
-    local_step: Annotated[float | None, typer.Option(help="Step of the local training (default: 0.01).")] = None,
+    local_learning_rate: Annotated[float | None, typer.Option(help="Of the local training (default: 0.01).")] = None,
     local_steps: Annotated[int | None, typer.Option(help="Most steps of the local training (default: 20000).")] = None,
     local_optimiser: Annotated[str | None, typer.Option(help="sgd, adam, ... for the same (default: sgd).")] = None,
     link: Annotated[str | None, typer.Option(help="The agents' radio link (default: paper).")] = None,
@@ -49,7 +49,7 @@ def train(
     tasks: Annotated[Path | None, typer.Option(help="For the report: a folder of new tasks, one file each.")] = None,
     shots: options.Shots = None,
     steps: options.Steps = "0,1,5,10,50",
-    step: Annotated[float, typer.Option(help="For the report: size of a fine-tuning step.")] = 0.01,
+    learning_rate: Annotated[float, typer.Option(help="For the report: learning rate of the fine-tuning.")] = 0.01,
     force: options.Force = False,
 ) -> None:  # fmt: skip
     """Train a meta-model over the agents in FOLDER."""
@@ -67,7 +67,7 @@ def train(
     given: dict[str, Any] = {} if study is None else read_source(study)[0]
     if study is not None and model is None and "model" not in given:
         raise InputError(f'{study} has no [model]; add one with spec = "mlp:…" or give --model.')
-    local = options.given(step=local_step, max_steps=local_steps, optimiser=local_optimiser)
+    local = options.given(learning_rate=local_learning_rate, max_steps=local_steps, optimiser=local_optimiser)
     tables: dict[str, dict[str, Any]] = {
         "family": options.given(
             kind="files", folder=str(folder), new_tasks=tasks and str(tasks), target=target, task=task,
@@ -76,14 +76,18 @@ def train(
         "model": {**given.get("model", {}), **options.given(spec=model)},
         "local": {**given.get("local", {}), **local},
         "energy": {**given.get("energy", {}), **options.given(link=link, meter=meter, device=device)},
-        "evaluation": options.given(steps=wanted, headline=headline, step=step, shots=shots),
+        "evaluation": options.given(steps=wanted, headline=headline, learning_rate=learning_rate, shots=shots),
     }  # fmt: skip
     tables["model"].pop("loss", None)  # the agents' data say it
     over_agents = partial(own_study, tables, folder=folder, method=method, seed=seed, where=study or "the command")
     first = over_agents(settings={})
     own = read_own(first.family, first.model, seed=seed, needs_validation=chosen.needs_validation)  # type: ignore[arg-type]
     if method == "lean":  # its rule asks for the model and the link, which are known only now
-        known = {"link": first.energy.link, "training_steps": first.local.max_steps, "step": first.local.step}
+        known = {
+            "link": first.energy.link,
+            "training_steps": first.local.max_steps,
+            "learning_rate": first.local.learning_rate,
+        }
         changes = {"weights": own.model.size, **known, **options.given(device=device), **changes}
     if tasks is not None:
         read_tasks(tasks, own.files.format, shots=shots)  # says which file lacks x_test where shots are not given
@@ -99,8 +103,8 @@ def train(
     start, final = float(part.arrays["start_loss"][0]), float(part.arrays["final_loss"][0])
     if part.arrays["diverged"][0]:
         raise InputError(
-            f"{folder}: {method} diverged, the agents' loss went from {start:.3g} to {final:.3g}; lower its step, as "
-            "in --set step=0.001, or its rounds."
+            f"{folder}: {method} diverged, the agents' loss went from {start:.3g} to {final:.3g}; lower its "
+            "learning rate, as in --set learning_rate=0.001, or its rounds."
         )
     say(f"mean loss on the agents' samples: {start:.4g} at the start, {final:.4g} now")
     ledger = ledger.select(method=method, phase=("pretraining", "computation", "uplink", "downlink"))

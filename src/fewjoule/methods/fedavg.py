@@ -1,11 +1,11 @@
 """FedSGD and FedAvg (McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized
 Data") and Reptile (Nichol et al. 2018, "On First-Order Meta-Learning Algorithms").
 
-    FedSGD    message g_i = grad L_i(theta)                      theta <- theta - step * mean(g_i)
+    FedSGD    message g_i = grad L_i(theta)                      theta <- theta - learning_rate * mean(g_i)
     FedAvg    message phi_i = SGD_steps(theta; L_i)              theta <- mean(phi_i)
-    Reptile   message phi_i = SGD_steps(theta; L_i)              theta <- theta + meta_step * (mean(phi_i) - theta)
+    Reptile   message phi_i = SGD_steps(theta; L_i)              theta <- theta + rate * (mean(phi_i) - theta)
 
-Reptile with meta_step 1 is FedAvg; FedAvg with one full-batch step is FedSGD.
+Reptile's rate is `meta_learning_rate`; with 1 it is FedAvg. FedAvg with one full-batch step is FedSGD.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from fewjoule.training.descent import Loss, descend, descend_epochs, optimiser
 def fedsgd(
     *,
     rounds: Count = 50,
-    step: Positive = 0.01,
+    learning_rate: Positive = 0.01,
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
@@ -32,10 +32,10 @@ def fedsgd(
 
     def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         value, gradient = jax.value_and_grad(loss)(broadcast.model, draw(data.train, key, batch))
-        return (), gradient, Info(value, broadcast.model - step * gradient)
+        return (), gradient, Info(value, broadcast.model - learning_rate * gradient)
 
     def server(model: Array, gradient: Array) -> tuple[Array, Broadcast]:
-        model = model - step * gradient
+        model = model - learning_rate * gradient
         return model, Broadcast(model)
 
     return Method("fedsgd", rounds, start, agent, server, sends="change")
@@ -47,7 +47,7 @@ def fedavg(
     rounds: Count = 5,
     local_steps: Count = 100,
     epochs: Epochs = None,
-    step: Positive = 0.01,
+    learning_rate: Positive = 0.01,
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
@@ -57,7 +57,7 @@ def fedavg(
     def server(model: Array, mean: Array) -> tuple[Array, Broadcast]:
         return mean, Broadcast(mean)
 
-    return Method("fedavg", rounds, start, local_sgd(local_steps, step, batch, epochs), server)
+    return Method("fedavg", rounds, start, local_sgd(local_steps, learning_rate, batch, epochs), server)
 
 
 @factory
@@ -66,27 +66,27 @@ def reptile(
     rounds: Count = 50,
     local_steps: Count = 50,
     epochs: Epochs = None,
-    step: Positive = 0.01,
-    meta_step: Positive = 1.0,
+    learning_rate: Positive = 0.01,
+    meta_learning_rate: Positive = 1.0,
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
 ) -> Method:
-    """As FedAvg, but the server goes only `meta_step` of the way to the mean."""
+    """As FedAvg, but the server goes only `meta_learning_rate` of the way to the mean."""
 
     def server(model: Array, mean: Array) -> tuple[Array, Broadcast]:
-        model = mean if meta_step == 1.0 else model + meta_step * (mean - model)
+        model = mean if meta_learning_rate == 1.0 else model + meta_learning_rate * (mean - model)
         return model, Broadcast(model)
 
-    return Method("reptile", rounds, start, local_sgd(local_steps, step, batch, epochs), server)
+    return Method("reptile", rounds, start, local_sgd(local_steps, learning_rate, batch, epochs), server)
 
 
-def local_sgd(steps: int, step: float, batch: int | None, epochs: int | None) -> Agent:
+def local_sgd(steps: int, learning_rate: float, batch: int | None, epochs: int | None) -> Agent:
     """The agent of FedAvg and its kin: message phi_i = SGD_steps(theta; L_i).
 
     Mini-batches are drawn with replacement, `steps` of them; or `epochs` passes over the samples take their place.
     """
-    by = optimiser("sgd", step)
+    by = optimiser("sgd", learning_rate)
 
     def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         if epochs is None:

@@ -2,9 +2,9 @@
 Visual Classification").
 
     agent    message phi_i = SGD_steps(theta; L_i)
-    server   v <- momentum * v + (mean(phi_i) - theta),   theta <- theta + server_step * v
+    server   v <- momentum * v + (mean(phi_i) - theta),   theta <- theta + server_learning_rate * v
 
-Momentum 0 with server_step 1 is FedAvg.
+Momentum 0 with server_learning_rate 1 is FedAvg.
 """
 
 from typing import Annotated, Any
@@ -28,9 +28,9 @@ def fedavgm(
     rounds: Count = 5,
     local_steps: Count = 100,
     epochs: Epochs = None,
-    step: Positive = 0.01,
+    learning_rate: Positive = 0.01,
     momentum: Annotated[float, _below_one] = 0.5,
-    server_step: Positive = 1.0,
+    server_learning_rate: Positive = 1.0,
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
@@ -43,7 +43,7 @@ def fedavgm(
     def server(state: tuple[Array, Array], mean: Array) -> tuple[tuple[Array, Array], Broadcast]:
         model, velocity = state
         velocity = momentum * velocity + (mean - model)
-        model = model + server_step * velocity
+        model = model + server_learning_rate * velocity
         return (model, velocity), Broadcast(model)
 
-    return Method("fedavgm", rounds, start, local_sgd(local_steps, step, batch, epochs), server, init)
+    return Method("fedavgm", rounds, start, local_sgd(local_steps, learning_rate, batch, epochs), server, init)

@@ -25,14 +25,14 @@ def fedexp(
     rounds: Count = 5,
     local_steps: Count = 100,
     epochs: Epochs = None,
-    step: Positive = 0.01,
+    learning_rate: Positive = 0.01,
     epsilon: NotNegative = 0.0,
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
 ) -> Method:
     """FedAvg whose server goes beyond the mean by a factor it takes from the agents' steps."""
-    descent = local_sgd(local_steps, step, batch, epochs)
+    descent = local_sgd(local_steps, learning_rate, batch, epochs)
 
     def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         _, phi, info = descent(loss, state, broadcast, data, key)

@@ -2,7 +2,7 @@
 
     inner     phi_i ~ argmin L_i^tr(phi) + lambda/2 ||phi - theta||²        `inner_steps` gradient steps from theta
     message   v_i ~ (I + H_i / lambda)^-1 grad L_i^test(phi_i)              `cg_steps` conjugate-gradient steps
-    server    theta <- theta - outer_step * mean(v_i)
+    server    theta <- theta - outer_learning_rate * mean(v_i)
 
 H_i is the Hessian of L_i^tr at phi_i, on the round's mini-batch; only its products with vectors are computed.
 L^tr is an agent's loss on its training samples, L^test on its validation samples. iMAML-X-Y is X rounds of Y steps.
@@ -28,8 +28,8 @@ def imaml(
     inner_steps: Count = 50,
     regularisation: Positive = 2.0,
     cg_steps: Count = 5,
-    inner_step: Positive = 0.01,
-    outer_step: Positive = 0.01,
+    inner_learning_rate: Positive = 0.01,
+    outer_learning_rate: Positive = 0.01,
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
@@ -44,7 +44,7 @@ def imaml(
         def proximal(phi: Array, samples: Samples) -> Array:
             return loss(phi, samples) + regularisation / 2 * jnp.vdot(phi - theta, phi - theta)
 
-        phi = descend(proximal, theta, support, by=optimiser("sgd", inner_step), steps=inner_steps).vector
+        phi = descend(proximal, theta, support, by=optimiser("sgd", inner_learning_rate), steps=inner_steps).vector
         value, gradient = jax.value_and_grad(loss)(phi, query)
 
         def system(v: Array) -> Array:
@@ -53,7 +53,7 @@ def imaml(
         return (), conjugate_gradient(system, gradient, cg_steps), Info(value, phi)
 
     def server(model: Array, gradient: Array) -> tuple[Array, Broadcast]:
-        model = model - outer_step * gradient
+        model = model - outer_learning_rate * gradient
         return model, Broadcast(model)
 
     return Method("imaml", rounds, start, agent, server, needs_validation=True, sends="change")

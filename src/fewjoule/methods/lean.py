@@ -50,7 +50,7 @@ def lean(
     target: str | None = None,
     training_steps: int = 1000,
     device: str | Device | None = None,
-    step: Positive = 0.01,
+    learning_rate: Positive = 0.01,
     batch: Batch = 100,
     weighting: Weighting = "agents",
 ) -> Method:
@@ -60,7 +60,7 @@ def lean(
     and on its arithmetic where a `device` is given.
     `target` ("match", the default, "better" or "best") takes the place of a budget. Without `weights`, which a budget
     needs, the messages are those for a link whose cost is per bit. `training_steps` is the length of the agents'
-    offline training, `step` the step size it used.
+    offline training, `learning_rate` the step size it used.
     """
     chosen = choose(
         weights=weights, link=link, budget_joules=budget_joules, target=target, training_steps=training_steps,
@@ -69,7 +69,7 @@ def lean(
     if chosen.rounds == 0:
         plain = average()
     else:
-        plain = fedavg(rounds=chosen.rounds, local_steps=chosen.local_steps, step=step, batch=batch)
+        plain = fedavg(rounds=chosen.rounds, local_steps=chosen.local_steps, learning_rate=learning_rate, batch=batch)
     coded = with_codec(plain, chosen.up, down=chosen.down, feedback=chosen.feedback)
     return replace(coded, name="lean")
 

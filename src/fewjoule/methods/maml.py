@@ -1,6 +1,6 @@
 """MAML and first-order MAML (Finn et al. 2017, "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks").
 
-    phi_i(theta) = theta - inner_step * grad L_i^tr, `inner_steps` times, on one mini-batch of the round
+    phi_i(theta) = theta - inner_learning_rate * grad L_i^tr, `inner_steps` times, on one mini-batch of the round
     MAML     message g_i = d L_i^test(phi_i(theta)) / d theta            through all inner steps
     FOMAML   message g_i = grad L_i^test(phi_i), the Jacobian dropped
     server   theta <- optimiser step along mean(g_i)
@@ -28,14 +28,14 @@ def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:
         *,
         rounds: Count = 500,
         inner_steps: Count = 1,
-        inner_step: Positive = 0.01,
-        outer_step: Positive = 1e-3,
+        inner_learning_rate: Positive = 0.01,
+        outer_learning_rate: Positive = 1e-3,
         outer_optimiser: Text = "adam",
         batch: Batch = 100,
         start: StartAt = "average",
         weighting: Weighting = "agents",
     ) -> Method:
-        outer = optimiser(outer_optimiser, outer_step)
+        outer = optimiser(outer_optimiser, outer_learning_rate)
 
         def init(start: Start, probes: Any) -> tuple[Any, Broadcast]:
             return (start.model, outer.init(start.model)), Broadcast(start.model)
@@ -45,7 +45,7 @@ def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:
             support, query = draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
 
             def adapted(theta: Array) -> Array:
-                return descend(loss, theta, support, by=optimiser("sgd", inner_step), steps=inner_steps).vector
+                return descend(loss, theta, support, by=optimiser("sgd", inner_learning_rate), steps=inner_steps).vector
 
             def test_loss(theta: Array) -> tuple[Array, Array]:
                 phi = adapted(theta)

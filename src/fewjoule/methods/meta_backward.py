@@ -3,7 +3,7 @@ Ascent"), Algorithm 1.
 
     phi_i^K = agent i's own model, trained offline;   Phi^K = mean_i phi_i^K
     for k = K-1, ..., 0:
-        agent    p = phi_i^{k+1} + step * grad L_i(phi_i^{k+1})                      ascent on a mini-batch
+        agent    p = phi_i^{k+1} + learning_rate * grad L_i(phi_i^{k+1})                      ascent on a mini-batch
                  phi_i^k = the point nearest to p with ||phi - Phi^{k+1}||² <= delta_k
         server   Phi^k = mean_i phi_i^k
     meta-model = Phi^0
@@ -86,7 +86,7 @@ Radius = str | float | list[float] | tuple[float, ...] | Schedule
 def meta_backward(
     *,
     rounds: Count = 50,
-    step: Positive = 0.01,
+    learning_rate: Positive = 0.01,
     batch: Batch = 100,
     radius: Radius = "auto",
     weighting: Weighting = "agents",
@@ -115,7 +115,7 @@ def meta_backward(
 
     def agent(loss: Loss, phi: Array, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         value, gradient = jax.value_and_grad(loss)(phi, draw(data.train, key, batch))
-        phi, active = project(phi + step * gradient, broadcast.model, broadcast.scalars)
+        phi, active = project(phi + learning_rate * gradient, broadcast.model, broadcast.scalars)
         return phi, phi, Info(value, phi, active)
 
     def server(state: Any, mean: Array) -> tuple[Any, Broadcast]:

@@ -133,7 +133,9 @@ def _checked_models(
     if isinstance(method.start, int) and method.start >= len(agents):
         raise InputError(f"agent must be below the number of agents, {len(agents)}, got {method.start}.")
     if not np.isfinite(models).all():
-        raise InputError("local models must be finite, got NaN or infinity; lower the step of the local training.")
+        raise InputError(
+            "local models must be finite, got NaN or infinity; lower the learning rate of the local training."
+        )
     return jnp.asarray(models)
 
 
@@ -253,7 +255,7 @@ def _warn(method: Method, seeds: Any, diverged: Array, rise: Array, diverged_at:
         how = f"the agents' loss rose {worst:.3g} times" if np.isfinite(worst) else "the loss overflowed"
         warnings.warn(
             f"{method.name} diverged for {len(gone)} of {len(seeds)} seeds ({', '.join(map(str, gone))}): {how}, "
-            f"beyond {diverged_at:g} times the start's. Their meta-models are NaN. Lower step or radius.",
+            f"beyond {diverged_at:g} times the start's. Their meta-models are NaN. Lower learning_rate or radius.",
             DivergedWarning,
             stacklevel=3,
         )

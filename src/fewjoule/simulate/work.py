@@ -88,13 +88,13 @@ def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]
 
 
 def training_flops(
-    model: Model, agents: Agents, steps: Any, *, name: str, step: float, batch: int | None, max_steps: int
+    model: Model, agents: Agents, steps: Any, *, name: str, learning_rate: float, batch: int | None, max_steps: int
 ) -> Any:
     """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken.
 
     The checks whether to stop, each over all samples, are part of it.
     """
-    by, vector = optimiser(name, step), vector_of(model)
+    by, vector = optimiser(name, learning_rate), vector_of(model)
 
     def one(v: Any, m: Any, s: Any, k: Any) -> Any:
         return descend(model.loss, v, s, k, by=by, steps=1, batch=batch, memory=m)[:2]
@@ -106,10 +106,10 @@ def training_flops(
     return once * taken + check * -(-taken // between)
 
 
-def adaptation_flops(model: Model, tasks: Tasks, steps: int, step: float, name: str = "sgd") -> int:
+def adaptation_flops(model: Model, tasks: Tasks, steps: int, learning_rate: float, name: str = "sgd") -> int:
     """FLOPs of one new device that fine-tunes for this many steps."""
     support = jax.tree.map(lambda a: _shape(a.shape[1:], a.dtype), tasks.support)
-    by = optimiser(name, step)
+    by = optimiser(name, learning_rate)
     return count(lambda v, s: descend(model.loss, v, s, by=by, steps=steps).vector, vector_of(model), support).flops
 
 

@@ -90,7 +90,7 @@ class Evaluation(Table):
     queries: Count = 100
     steps: list[Annotated[int, Field(ge=0)]] = Field(default=[0, 1, 5, 10, 50], min_length=1)
     headline: Annotated[int, Field(ge=0)] = 10
-    step: Positive = 0.01
+    learning_rate: Positive = 0.01
     optimiser: str = "sgd"
     statistic: Literal["median", "mean"] = "median"
 
@@ -100,4 +100,4 @@ class Evaluation(Table):
 
     def adapting(self) -> dict[str, Any]:
         """The arguments of `adapt`."""
-        return {"steps": self.steps, "step": self.step, "optimiser": self.optimiser}
+        return {"steps": self.steps, "learning_rate": self.learning_rate, "optimiser": self.optimiser}

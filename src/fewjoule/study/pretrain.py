@@ -48,14 +48,20 @@ def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
         by = study.local
         steps = local.arrays["steps"]
         flops[:, missing] = training_flops(
-            model, rest, steps, name=by.optimiser, step=by.step, batch=by.batch, max_steps=by.max_steps
+            model,
+            rest,
+            steps,
+            name=by.optimiser,
+            learning_rate=by.learning_rate,
+            batch=by.batch,
+            max_steps=by.max_steps,
         )
         reading = meter.of_flops(local.facts["reading"], int(flops.sum()))
     facts: dict[str, Any] = {"reading": reading, "flops": flops.tolist()}
     if own is not None:
         merged = any(m.start == "average" or m.needs_local for m in (entry.build() for entry in study.methods))
         mode = study.family.align if merged and len(agents) > 1 else "never"  # type: ignore[union-attr]
-        judged: dict[str, Any] = {"steps": study.evaluation.headline, "step": study.evaluation.step}
+        judged: dict[str, Any] = {"steps": study.evaluation.headline, "learning_rate": study.evaluation.learning_rate}
         aligned = [align(model, jnp.asarray(m), own.files.agents, mode=mode, **judged) for m in models]
         models = np.stack([np.asarray(a.models) for a in aligned])
         facts["trained"] = [i in missing for i in range(len(agents))]
@@ -94,10 +100,10 @@ def _trained(prepared: Prepared, rest: Agents, missing: list[int], meter: Meteri
         first = missing[int(np.argwhere(gone)[0, 1])]
         who = f"agent {prepared.agents.names[first]!r}" if own is None else own.files.files[first]
         largest = float(np.abs(rest.data.train.x).max())
-        cure = "lower --local-step (local.step)"
+        cure = "lower --local-learning-rate (local.learning_rate)"
         if largest > LARGE_INPUT:
             cure = f"the inputs reach {largest:.3g}, so scale them to about 1 (--divide-by, divide_by), or {cure}"
-        raise InputError(f"{who}: local training diverged at step {study.local.step:g}; {cure}.")
+        raise InputError(f"{who}: local training diverged at learning rate {study.local.learning_rate:g}; {cure}.")
     part = Part({"models": np.asarray(local.models), "steps": np.asarray(local.steps)}, {"reading": reading})
     if kept is not None:
         kept.save(name, part)

@@ -146,10 +146,12 @@ def judge(model: Model, tasks: Tasks | None, metas: Any, e: Evaluation, meter: M
         nothing = np.zeros((len(metas), 0, len(e.steps)))
         return Part({"loss": nothing, "accuracy": nothing}, {"adaptation": None, "adaptation_flops": 0})
     result = adapt(model, metas, tasks, **e.adapting())
-    each, devices = adaptation_flops(model, tasks, e.headline, e.step, e.optimiser), len(tasks.support.mask)
+    each, devices = adaptation_flops(model, tasks, e.headline, e.learning_rate, e.optimiser), len(tasks.support.mask)
     finite = np.flatnonzero(np.isfinite(np.asarray(metas)).all(-1))
     meta = metas[finite[0] if len(finite) else 0]  # what it costs does not depend on the seed
-    tuning = FineTuning(model, meta, tasks.support, steps=e.headline, step=e.step, optimiser=e.optimiser)
+    tuning = FineTuning(
+        model, meta, tasks.support, steps=e.headline, learning_rate=e.learning_rate, optimiser=e.optimiser
+    )
     _, reading = meter.read(tuning.run, each * devices)
     facts = {"adaptation": reading, "adaptation_flops": each}
     return Part({"loss": np.asarray(result.loss), "accuracy": np.asarray(result.accuracy)}, facts)

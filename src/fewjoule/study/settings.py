@@ -42,7 +42,7 @@ class LocalSettings(Table):
     """The arguments of `train_locally`."""
 
     optimiser: str = "sgd"
-    step: Positive = 0.01
+    learning_rate: Positive = 0.01
     batch: Count | None = 100
     max_steps: Count = 20_000
     gradient_tolerance: Annotated[float, Field(ge=0)] = 1e-3
@@ -144,8 +144,8 @@ class Study(Table):
                 f"evaluation.headline must be one of evaluation.steps {self.evaluation.steps}, "
                 f"got {self.evaluation.headline}."
             )
-        optimiser(self.local.optimiser, self.local.step)
-        optimiser(self.evaluation.optimiser, self.evaluation.step)
+        optimiser(self.local.optimiser, self.local.learning_rate)
+        optimiser(self.evaluation.optimiser, self.evaluation.learning_rate)
         link(self.energy.link)
         device(self.energy.device)
         check_meter(self.energy.meter, require_measured=self.energy.require_measured)

@@ -97,7 +97,7 @@ def adapt(
     tasks: Tasks,
     *,
     steps: Sequence[int] = (0, 1, 5, 10, 50),
-    step: float = 0.01,
+    learning_rate: float = 0.01,
     optimiser: str = "sgd",
     keep_models: bool = False,
 ) -> Adaptation:
@@ -112,13 +112,13 @@ def adapt(
     wanted = tuple(int(s) for s in steps)
     if list(wanted) != sorted(set(wanted)):
         raise InputError(f"steps must rise without repetition, got {list(wanted)}.")
-    positive("step", step)
-    make_optimiser(optimiser, step)
+    positive("learning_rate", learning_rate)
+    make_optimiser(optimiser, learning_rate)
     for name, samples in (("tasks' support", tasks.support), ("tasks' query", tasks.query)):
         check_samples(model, samples, name)
     meta = jnp.asarray(meta, jnp.float32)
     flat = meta.reshape(-1, model.size)
-    loss, accuracy, models = _adapt(model, wanted, step, optimiser, keep_models, flat, tasks)
+    loss, accuracy, models = _adapt(model, wanted, learning_rate, optimiser, keep_models, flat, tasks)
     shape = (*meta.shape[:-1], *loss.shape[1:])
     usable = np.asarray(jnp.isfinite(flat).all(-1))[:, None, None]
     losses = np.where(usable, np.nan_to_num(np.asarray(loss), nan=np.inf, posinf=np.inf), np.nan)
@@ -132,9 +132,15 @@ def adapt(
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _adapt(
-    model: Model, wanted: tuple[int, ...], step: float, name: str, keep_models: bool, metas: Array, tasks: Tasks
+    model: Model,
+    wanted: tuple[int, ...],
+    learning_rate: float,
+    name: str,
+    keep_models: bool,
+    metas: Array,
+    tasks: Tasks,
 ) -> tuple[Array, Array, Any]:
-    by = make_optimiser(name, step)
+    by = make_optimiser(name, learning_rate)
 
     def one_task(meta: Array, support: Samples, query: Samples) -> tuple[Array, Array, Any]:
         def judge(vector: Array) -> tuple[Array, Array]:
@@ -172,9 +178,9 @@ class FineTuning:
     """
 
     def __init__(
-        self, model: Model, meta: Array, support: Samples, *, steps: int, step: float, optimiser: str = "sgd"
+        self, model: Model, meta: Array, support: Samples, *, steps: int, learning_rate: float, optimiser: str = "sgd"
     ) -> None:
-        static = (model, steps, step, optimiser)
+        static = (model, steps, learning_rate, optimiser)
         self._program = Program(_fine_tune, static, (jnp.asarray(meta, jnp.float32), support))
 
     def run(self, around: Around | None = None) -> Array:
@@ -184,8 +190,8 @@ class FineTuning:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _fine_tune(model: Model, steps: int, step: float, name: str, meta: Array, support: Samples) -> Array:
-    by = make_optimiser(name, step)
+def _fine_tune(model: Model, steps: int, learning_rate: float, name: str, meta: Array, support: Samples) -> Array:
+    by = make_optimiser(name, learning_rate)
     return jax.vmap(lambda samples: descend(model.loss, meta, samples, by=by, steps=steps).vector)(support)
 
 
@@ -205,7 +211,7 @@ def choose_steps(
     *,
     most: int,
     by: str,
-    step: float = 0.01,
+    learning_rate: float = 0.01,
     optimiser: str = "sgd",
     share: float = 0.25,
     seed: int = 0,
@@ -235,12 +241,12 @@ def choose_steps(
         held[0, np.random.default_rng(seed).permutation(count)[:few]] = 1
     every = jax.tree.map(lambda a: jnp.repeat(a[None], len(held), 0), support)
     tasks = Tasks(every._replace(mask=every.mask - held), every._replace(mask=jnp.asarray(held)))
-    static = (model, tuple(range(most + 1)), step, optimiser, False)
+    static = (model, tuple(range(most + 1)), learning_rate, optimiser, False)
     program = Program(_adapt, static, (jnp.asarray(meta, jnp.float32)[None], tasks))
     reached = np.asarray(program.run(around)[0])[0]
     losses = np.where(np.isnan(reached), np.inf, reached).mean(0)
     if not np.isfinite(losses).any():
-        raise InputError(f"fine-tuning diverged at every number of steps of {step:g}; lower --step.")
+        raise InputError(f"fine-tuning diverged at every number of steps of {learning_rate:g}; lower --learning-rate.")
     return StepChoice(int(losses.argmin()), by, losses.tolist(), program.flops())
 
 

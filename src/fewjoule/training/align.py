@@ -108,11 +108,11 @@ def _mean_loss(model: Model, models: Array, samples: Samples) -> Array:
 
 
 def align(
-    model: Model, models: Array, agents: Agents, *, mode: str = "auto", steps: int = 10, step: float = 0.01
+    model: Model, models: Array, agents: Agents, *, mode: str = "auto", steps: int = 10, learning_rate: float = 0.01
 ) -> Alignment:
     """Align the agents' local models; `auto` keeps the result only where it makes the average a better start.
 
-    Better means a lower loss after `steps` fine-tuning steps of size `step` on each agent's samples.
+    Better means a lower loss after `steps` fine-tuning steps of size `learning_rate` on each agent's samples.
     """
     if mode not in MODES:
         raise InputError(f"align must be one of {', '.join(MODES)}, got {mode!r}.")
@@ -124,7 +124,7 @@ def align(
     before, after = barrier(model, models, agents), barrier(model, aligned, agents)
     tasks = Tasks(agents.data.train, agents.data.train)
     starts = jnp.stack([models.mean(0), aligned.mean(0)])
-    adapted = adapt(model, starts, tasks, steps=[steps], step=step).loss[..., 0].mean(-1)
+    adapted = adapt(model, starts, tasks, steps=[steps], learning_rate=learning_rate).loss[..., 0].mean(-1)
     # where fine-tuning overflows from both, the barrier is all there is to go by
     better = adapted[1] < adapted[0] if np.isfinite(adapted).any() else after < before
     applied = mode == "always" or bool(better)

@@ -35,11 +35,11 @@ def optimiser_names() -> list[str]:
 
 
 @lru_cache
-def optimiser(name: str, step: float) -> optax.GradientTransformation:
-    """The optax optimiser of this name with learning rate `step`."""
+def optimiser(name: str, learning_rate: float) -> optax.GradientTransformation:
+    """The optax optimiser of this name with learning rate `learning_rate`."""
     if name not in optimiser_names():
         raise unknown("optimiser", name, optimiser_names())
-    built: optax.GradientTransformation = getattr(optax, name)(learning_rate=step)
+    built: optax.GradientTransformation = getattr(optax, name)(learning_rate=learning_rate)
     return built
 
 

@@ -60,7 +60,7 @@ def train_locally(
     *,
     seed: int | Sequence[int] = 0,
     optimiser: str = "sgd",
-    step: float = 0.01,
+    learning_rate: float = 0.01,
     batch: int | None = 100,
     max_steps: int = 20_000,
     gradient_tolerance: float = 1e-3,
@@ -82,7 +82,7 @@ def train_locally(
     the training that is done, about every half second.
     """
     check_fit(model, agents)
-    positive("step", step)
+    positive("learning_rate", learning_rate)
     count_or_none("batch", batch)
     positive_int("max_steps", max_steps)
     positive_int("patience", patience)
@@ -91,8 +91,8 @@ def train_locally(
     not_negative("plateau_tolerance", plateau_tolerance)
     seeds = seed_list(seed, agents)
     chunk = steps_between_checks(max_steps, check_every)
-    rules = _Rules(optimiser, step, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
-    make_optimiser(optimiser, step)
+    rules = _Rules(optimiser, learning_rate, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
+    make_optimiser(optimiser, learning_rate)
     per_seed, samples, ids = agents.seeds is not None, agents.data.train, agent_ids(agents.names)
     start, keys, training = _begin(model, rules, shared_start, ids, seeds)
     zero = jnp.zeros((), jnp.int32)
@@ -138,7 +138,7 @@ def _warn(agents: Agents, seeds: np.ndarray[Any, Any], stopped: np.ndarray[Any, 
     if gone:
         named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
         warnings.warn(
-            f"local training diverged for {len(gone)} of {stopped.size} models ({named}). Lower step.",
+            f"local training diverged for {len(gone)} of {stopped.size} models ({named}). Lower learning_rate.",
             DivergedWarning,
             stacklevel=3,
         )
@@ -154,7 +154,7 @@ def seed_list(seed: int | Sequence[int], agents: Agents) -> np.ndarray[Any, Any]
 
 class _Rules(NamedTuple):
     optimiser: str
-    step: float
+    learning_rate: float
     batch: int | None
     max_steps: int
     gradient_tolerance: float
@@ -183,7 +183,7 @@ class _Training(NamedTuple):
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _begin(model: Model, rules: _Rules, shared: bool, ids: Array, seeds: Array) -> tuple[Array, Array, _Training]:
     """The start, every agent's key [seeds, agents], and the training before its first step."""
-    chosen = make_optimiser(rules.optimiser, rules.step)
+    chosen = make_optimiser(rules.optimiser, rules.learning_rate)
 
     def keys(purpose: str) -> Array:
         roots = jax.vmap(lambda s: key_for(s, purpose))(seeds)
@@ -205,7 +205,7 @@ def _advance(
     model: Model, rules: _Rules, per_seed: bool, samples: Samples, keys: Array, chunk: Array, most: Array, p: _Training
 ) -> tuple[Array, _Training]:
     """Go on from chunk number `chunk`, for at most `most` chunks or until every agent is done."""
-    chosen = make_optimiser(rules.optimiser, rules.step)
+    chosen = make_optimiser(rules.optimiser, rules.learning_rate)
 
     def check(p: _Training, samples: Samples) -> _Training:
         loss, norm = loss_and_gradient_norm(model.loss, p.model, samples)
