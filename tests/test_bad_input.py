@@ -35,7 +35,7 @@ METHOD_MISTAKES = {
     "must not grow towards round 0, got first 0.1 and last 1.*swap them": lambda: fj.Schedule("linear", 0.1, 1),
     "one per round: 3, got 2": lambda: fj.meta_backward(rounds=3, radius=[0.2, 0.1]),
     "unknown radius 'liner'; did you mean 'linear'": lambda: fj.meta_backward(radius="liner"),
-    "unknown schedule 'step'": lambda: fj.Schedule("learning_rate"),
+    "unknown schedule 'steps'": lambda: fj.Schedule("steps"),
     "first of a radius schedule must be a finite number of 0 or more, got -1": lambda: fj.Schedule("linear", -1),
     "geometric schedule needs first and last above 0": lambda: fj.Schedule("geometric", last=0),
     "constant schedule has no last value": lambda: fj.Schedule("constant", 1, 0.5),
@@ -44,8 +44,8 @@ METHOD_MISTAKES = {
     ),
     "radius needs a kind": lambda: fj.method("meta_backward", radius={"first": 1}),
     "unknown key of radius 'kid'; did you mean 'kind'": lambda: fj.method("meta_backward", radius={"kid": "linear"}),
-    "step must be a finite number above 0, got -1": lambda: fj.fedsgd(learning_rate=-1),
-    "step must be a finite number above 0, got inf": lambda: fj.fedsgd(learning_rate=float("inf")),
+    "learning_rate must be a finite number above 0, got -1": lambda: fj.fedsgd(learning_rate=-1),
+    "learning_rate must be a finite number above 0, got inf": lambda: fj.fedsgd(learning_rate=float("inf")),
     "batch must be at least 1, got 0": lambda: fj.fedsgd(batch=0),
     "start must be 'average' or 'random', got 'zero'": lambda: fj.fedavg(start="zero"),
     "local_steps must be at least 1, got 0": lambda: fj.reptile(local_steps=0),
@@ -59,7 +59,9 @@ METHOD_MISTAKES = {
     "agent must be at least 0, got -1": lambda: fj.local_model(agent=-1),
     "momentum must be at least 0 and below 1, got 'much'": lambda: fj.fedavgm(momentum="much"),
     "epsilon must be 0 or more, got 'little'": lambda: fj.fedexp(epsilon="little"),
-    "step must be a finite number above 0, got 0": lambda: fj.lean(weights=20_000, budget_joules=1, learning_rate=0),
+    "learning_rate must be a finite number above 0, got 0": lambda: fj.lean(
+        weights=20_000, budget_joules=1, learning_rate=0
+    ),
 }
 
 
@@ -116,7 +118,7 @@ CALLS = {
         MODEL, m, TASKS, steps=[-1]
     ),
     "steps must rise without repetition, got \\[5, 1\\]": lambda a, m: fj.adapt(MODEL, m, TASKS, steps=[5, 1]),
-    "step must be a finite number above 0, got 0": lambda a, m: fj.adapt(MODEL, m, TASKS, learning_rate=0),
+    "learning_rate must be a finite number above 0, got 0": lambda a, m: fj.adapt(MODEL, m, TASKS, learning_rate=0),
     "tasks' support have inputs of shape \\[1\\]": lambda a, m: fj.adapt(WIDE, np.ones(WIDE.size), TASKS),
 }
 TASKS = fj.sinusoid.new_tasks(2, shots=3, queries=3)

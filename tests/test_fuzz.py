@@ -4,7 +4,6 @@ A short run of `bench/fuzz.py`; a long one is `python bench/fuzz.py --inputs 100
 """
 
 import os
-import re
 import sys
 import time
 import zlib
@@ -22,16 +21,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits memory a
 INPUTS = {"codecs": 1000, "messages": 600, "states": 500, "specs": 500, "results": 40, "contracts": 40}
 OTHERS = 200
 
-KNOWN = {
-    "a small npz file unpacks to 300 MB, or claims 8 TB": ("npz", r"memory: .* tasks/readers"),
-    "a damaged header in an npz file is not an InputError": ("npz", r"wrong: \w+ at tasks/readers"),
-    "a small parquet file unpacks to 320 MB": ("parquet", r"memory: .* tasks/readers"),
-    "a damaged page of a parquet file is not an InputError": ("parquet", r"wrong: \w+ at tasks/readers"),
-    "a model card that is nested deeply is not an InputError": ("weights", r"wrong: RecursionError at models/weights"),
-    "endless numbers and deep nesting in a run folder": ("run_folders", r"wrong: \w+Error at report/run_folder"),
-}
-"""Defects that are not mended yet: a reader, and the pattern of its failures, by what is wrong."""
-
 
 @pytest.fixture(scope="module")
 def tallies():
@@ -46,20 +35,10 @@ def failures(tally):
 
 @pytest.mark.parametrize("name", READERS)
 def test_reader(tallies, name):
-    known = [pattern for reader, pattern in KNOWN.values() if reader == name]
-    new = [text for text in failures(tallies[name]) if not any(re.search(pattern, text) for pattern in known)]
-    assert not new
-    assert tallies[name].outcomes["read"], "no damage was small enough: the fuzzer tests nothing behind the first check"
+    assert not failures(tallies[name])
+    if name != "contracts":  # hardly a change to a spec leaves one that can be built
+        assert tallies[name].outcomes["read"], "no damage was small enough: nothing behind the first check is tested"
     assert tallies[name].outcomes["refused"]
-
-
-@pytest.mark.parametrize(
-    "why", [pytest.param(why, marks=pytest.mark.xfail(strict=True, reason=why)) for why in KNOWN] or [None]
-)
-def test_known_defect(tallies, why):
-    if why is not None:
-        name, pattern = KNOWN[why]
-        assert not [text for text in failures(tallies[name]) if re.search(pattern, text)]
 
 
 # Readers with a planted bug: every kind of failure must be found ------------------------------------------------------

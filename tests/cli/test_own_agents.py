@@ -208,7 +208,7 @@ def test_a_method_that_needs_held_out_samples_gets_them(fewjoule: Command, tmp_p
     assert "--validation 0.2" in err
     code, out, err = fewjoule(*common, "--local-steps", 5, "--local-learning-rate", 1e9)
     assert code == 2
-    assert "a2.npz: local training diverged at step 1e+09; lower --local-learning-rate" in err
+    assert "a2.npz: local training diverged at learning rate 1e+09; lower --local-learning-rate" in err
     assert ["a2.npz", "24", "6"] in [line.split()[:3] for line in out.splitlines()]
     assert not (tmp_path / "m").exists()
 
@@ -221,7 +221,10 @@ def test_trial_32_huge_inputs_are_to_be_scaled(fewjoule: Command, tmp_path: Path
         "train", tmp_path / "agents", "--model", "mlp:1-1", "--local-steps", 50, "-o", tmp_path / "m"
     )
     assert code == 2
-    assert "a.npz: local training diverged at step 0.01; the inputs reach 3e+05, so scale them to about 1 (--div" in err
+    assert (
+        "a.npz: local training diverged at learning rate 0.01; the inputs reach 3e+05, so scale them to about 1 (--div"
+        in err
+    )
 
 
 def test_a_report_stands_beside_the_controls(fewjoule: Command, tmp_path: Path) -> None:

@@ -53,10 +53,10 @@ def metered(root: Path, patch) -> list[Program]:
     def using(meter, job, **settings):
         return window(meter, lambda: tree.use(JOULES_A_RUN, "intel-rapl:0") or job(), **settings)
 
-    def noting(program, around=None):
+    def noting(program, around=None, work=None):
         if around is not None:
             programs.append(program)
-        return run(program, around)
+        return run(program, around, work)
 
     patch.setenv("FEWJOULE_POWERCAP", str(root))
     patch.setattr(metering, "ZeusMeter", no_accelerator)

@@ -35,7 +35,9 @@ def test_a_diverging_seed_is_flagged_warned_and_left_out(model, agents, local_mo
     stable = jnp.repeat(local_models[None], 3, 0)
     models = stable.at[1].mul(3e4)
     method = fj.fedsgd(rounds=6, learning_rate=0.05, batch=None)
-    with pytest.warns(fj.DivergedWarning, match=r"fedsgd diverged for 1 of 3 seeds \(7\).*NaN. Lower step") as caught:
+    with pytest.warns(
+        fj.DivergedWarning, match=r"fedsgd diverged for 1 of 3 seeds \(7\).*NaN. Lower learning_rate"
+    ) as caught:
         run = fj.simulate(method, model, agents, models, seed=[4, 7, 9])
     assert len(caught) == 1
     np.testing.assert_array_equal(run.diverged, [False, True, False])

@@ -70,7 +70,7 @@ def test_trial_19_a_zip_bomb_is_refused_by_its_directory(tmp_path: Path) -> None
                 file.write(bytes(2**24))
         archive.writestr("y.npy", npy(header((2**21,), "|b1"), bytes(2**21)))
     assert path.stat().st_size < 4e6
-    assert peak_bytes(r"bomb.npz unpacks to 2.69 GB, at most 1.07 GB .*without compression", path) < 10e6
+    assert peak_bytes(r"bomb.npz unpacks to 2.69 GB, at most 0.[0-9]+ GB .*without compression", path) < 10e6
 
 
 @pytest.mark.parametrize(

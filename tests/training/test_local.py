@@ -89,7 +89,7 @@ def test_plateau_rule_stops_where_the_loss_no_longer_falls(agents):
 
 
 def test_overflow_is_named_and_warned(model, agents):
-    with pytest.warns(fj.DivergedWarning, match="diverged for 3 of 3 models .*'red' with seed 0.* Lower step"):
+    with pytest.warns(fj.DivergedWarning, match="diverged for 3 of 3 models .*'red' with seed 0.* Lower learning_rate"):
         local = fj.train_locally(model, agents, learning_rate=1e4, max_steps=200, check_every=50)
     assert list(local.stopped_by) == ["diverged"] * 3
     assert (local.steps < 200).all()

@@ -18,10 +18,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fewjoule.energy.ledger import TRAINING, Kind, Ledger, Phase
-from fewjoule.energy.show import html_table, si_text, text_table
+from fewjoule.energy.ledger import Kind, Ledger, Phase
+from fewjoule.energy.show import html_table, text_table
 from fewjoule.errors import LARGEST_COUNT, InputError
 from fewjoule.files import read_csv, write_csv
+from fewjoule.report import display
 
 FORMAT: Literal[1] = 1
 STUDY, SUMMARY, ENERGY = "study.toml", "summary.json", "energy.csv"
@@ -237,48 +238,15 @@ class RunFolder:
         tables = _values(path, summary), _trace(path, summary), _paths(path, summary)
         return cls(path, study, summary, ledger, *tables)
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        """Each method's name, quality and joules of the training by kind, the best first."""
-        s, rows = self.summary, []
-        for name, method in s.methods.items():
-            score = s.score(name, s.headline_steps)
-            spent = self.ledger.select(method=name, phase=TRAINING).by_kind()
-            joules = " + ".join(f"{si_text(j / len(s.seeds), 'J')} {kind}" for kind, j in spent.items()) or "nothing"
-            rows.append((math.inf if score is None else score, method.label, joules))
-        rows.sort(key=lambda row: row[0] if s.better == "lower" else -row[0])
-        return [(label, "-" if math.isinf(value) else f"{value:.3g}", joules) for value, label, joules in rows]
-
-    def _header(self) -> tuple[str, ...]:
-        s = self.summary
-        return ("method", f"{s.statistic} {s.metric} after {s.headline_steps} steps", "joules of the training")
-
     def __repr__(self) -> str:
-        return f"RunFolder {self.path}: {self.summary.title}\n{text_table(self._header(), self._rows(), left=1)}"
+        return f"RunFolder {self.path}: {self.summary.title}\n{text_table(*display.table(self), left=1)}"
 
     def _repr_html_(self) -> str:
-        return html_table(self._header(), self._rows(), f"{self.summary.title} ({self.path})")
+        return html_table(*display.table(self), f"{self.summary.title} ({self.path})")
 
     def plot(self) -> Any:
-        """Quality against joules, as on the page: an Altair chart."""
-        import altair as alt
-
-        rows = []
-        for name, method in self.summary.methods.items():
-            score, spent = (
-                self.summary.score(name, self.summary.headline_steps),
-                self.ledger.select(method=name, phase=TRAINING),
-            )
-            joules = spent.total(mix_kinds=True) / len(self.summary.seeds)
-            if score is not None and joules > 0:
-                rows.append({"method": method.label, "joules": joules, "quality": score})
-        x = alt.X("joules:Q", scale=alt.Scale(type="log"))
-        y = alt.Y(
-            "quality:Q",
-            title=self._header()[1],
-            scale=alt.Scale(type="log" if self.summary.metric == "loss" else "linear", zero=False),
-        )
-        points = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, tooltip=["method:N", "joules:Q", "quality:Q"])
-        return points.mark_point(filled=True) + points.mark_text(align="left", dx=8).encode(text="method:N")
+        """Quality against joules of the training: an Altair chart."""
+        return display.chart(self)
 
 
 def _ledger(path: Path) -> Ledger:

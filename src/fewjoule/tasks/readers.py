@@ -26,8 +26,8 @@ from fewjoule.tasks.samples import check_pair
 SUFFIXES = (".npz", ".csv", ".parquet")
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
 BLOCK_BYTES = 2**24  # of a CSV file; no line may be longer
-LARGEST_UNPACKED = 2**30  # bytes; a file may unpack to more only where it is itself large
-LARGEST_RATIO = 20
+LARGEST_UNPACKED = 2**26  # bytes; a file may unpack to more only where it is itself large
+LARGEST_RATIO = 50
 ARRAYS = ("x", "y", "x_test", "y_test")
 OTHER_SEPARATORS = (";", "\t", "|")
 INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls the column of its index

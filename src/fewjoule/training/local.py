@@ -97,8 +97,6 @@ def train_locally(
     start, keys, training = _begin(model, rules, shared_start, ids, seeds)
     zero = jnp.zeros((), jnp.int32)
     advance = Program(_advance, (model, rules, per_seed), (samples, keys, zero, zero + 1, training))
-    if around is not None:
-        advance.compile()
 
     def train() -> _Training:
         chunk, p, most = zero, training, 1
@@ -109,7 +107,7 @@ def train_locally(
             told(float(jnp.where(p.done, 1.0, p.steps / max_steps).mean()))
         return p
 
-    p = train() if around is None else around(train)
+    p: _Training = advance.run(around, train)
     sharp = _sharpness(model, per_seed, p.model, samples, keys)
     out = {
         "models": p.model, "start": start, "loss": p.loss, "gradient_norm": p.gradient_norm, "steps": p.steps,

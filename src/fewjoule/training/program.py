@@ -3,6 +3,7 @@
 Compiling is not part of what a device spends.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -36,11 +37,10 @@ class Program:
         """Floating-point operations of one run."""
         return count(partial(self._jitted, *self._static), *self._arrays).flops
 
-    def run(self, around: Around | None = None) -> Any:
-        """Run once; with `around`, compile first and hand it the execution."""
-        if around is None and self._compiled is None:
-            return self._jitted(*self._static, *self._arrays)
-        self.compile()
+    def run(self, around: Around | None = None, work: Callable[[], Any] | None = None) -> Any:
+        """Run once, or do `work`, which runs it as often as it must; with `around`, compile first and hand it that."""
         if around is None:
-            return self._compiled(*self._arrays)
-        return around(lambda: jax.block_until_ready(self._compiled(*self._arrays)))  # type: ignore[no-untyped-call]
+            return self(*self._arrays) if work is None else work()
+        self.compile()
+        once = work or (lambda: jax.block_until_ready(self(*self._arrays)))  # type: ignore[no-untyped-call]
+        return around(once)

@@ -1,0 +1,59 @@
+"""A run folder in a few lines, for a terminal or a notebook: quality and joules of every method."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fewjoule.energy.ledger import TRAINING
+from fewjoule.energy.show import si_text
+
+if TYPE_CHECKING:
+    from fewjoule.report.run_folder import RunFolder
+
+
+class _Row(NamedTuple):
+    label: str
+    score: float | None
+    by_kind: dict[str, float]  # joules of the training, per seed
+
+
+def _rows(folder: "RunFolder") -> list[_Row]:
+    """The methods, the best first, those that diverged last."""
+    s = folder.summary
+    rows = []
+    for name, method in s.methods.items():
+        spent = folder.ledger.select(method=name, phase=TRAINING).by_kind()
+        by_kind = {kind: joules / len(s.seeds) for kind, joules in spent.items()}
+        rows.append(_Row(method.label, s.score(name, s.headline_steps), by_kind))
+    sign = 1 if s.better == "lower" else -1
+    return sorted(rows, key=lambda row: (row.score is None, sign * (row.score or 0.0)))
+
+
+def _what(folder: "RunFolder") -> str:
+    s = folder.summary
+    return f"{s.statistic} {s.metric} after {s.headline_steps} steps"
+
+
+def table(folder: "RunFolder") -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows: method, quality, joules of the training by kind."""
+    rows: list[tuple[str, ...]] = []
+    for label, score, by_kind in _rows(folder):
+        joules = " + ".join(f"{si_text(amount, 'J')} {kind}" for kind, amount in by_kind.items())
+        rows.append((label, "-" if score is None else f"{score:.3g}", joules or "nothing"))
+    return ("method", _what(folder), "joules of the training"), rows
+
+
+def chart(folder: "RunFolder") -> Any:
+    """Quality against joules of the training, all kinds together: an Altair chart."""
+    import altair as alt
+
+    rows = [
+        {"method": row.label, "joules": sum(row.by_kind.values()), "quality": row.score}
+        for row in _rows(folder)
+        if row.score is not None and row.by_kind
+    ]
+    scale = alt.Scale(type="log" if folder.summary.metric == "loss" else "linear", zero=False)
+    points = alt.Chart(alt.InlineData(values=rows)).encode(
+        x=alt.X("joules:Q", scale=alt.Scale(type="log")),
+        y=alt.Y("quality:Q", title=_what(folder), scale=scale),
+        tooltip=["method:N", "joules:Q", "quality:Q"],
+    )
+    return points.mark_point(filled=True) + points.mark_text(align="left", dx=8).encode(text="method:N")
