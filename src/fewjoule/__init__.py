@@ -4,27 +4,12 @@ from fewjoule._version import __version__
 from fewjoule.codecs import CODECS, Codec, codec
 from fewjoule.energy import Ledger
 from fewjoule.errors import DivergedWarning, InputError
-from fewjoule.methods import (
-    METHODS,
-    Method,
-    Schedule,
-    average,
-    fedavg,
-    fedavgm,
-    fedexp,
-    fedsgd,
-    fisher,
-    fomaml,
-    imaml,
-    lean,
-    local_model,
-    maml,
-    meta_backward,
-    method,
-    random_start,
-    reptile,
-    with_codec,
-)
+from fewjoule.methods import METHODS, Method, Schedule, fisher, imaml, lean, meta_backward, method, with_codec
+from fewjoule.methods.average import average, local_model, random_start
+from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
+from fewjoule.methods.fedavgm import fedavgm
+from fewjoule.methods.fedexp import fedexp
+from fewjoule.methods.maml import fomaml, maml
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
 from fewjoule.models.weights import ModelFile, export, read_model, write_model

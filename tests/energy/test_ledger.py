@@ -156,11 +156,13 @@ def test_a_file_is_replaced_only_on_the_word(tmp_path):
 
 
 def test_pretraining_is_shown_left_out_and_included():
-    lines = {(line.phase, line.kind): line.joules for line in example().summary()}
-    assert lines["pretraining", "measured"] == 40.0
-    assert lines["without pretraining", "measured"] == 3.25
-    assert lines["with pretraining", "measured"] == 43.25
-    assert lines["without pretraining", "analytic"] == lines["with pretraining", "analytic"]
+    ledger = example()
+    rest = [phase for phase in PHASES if phase != "pretraining"]
+    shown = {(spent.phase, spent.kind): spent.joules for spent in ledger.spent()}
+    assert shown["pretraining", "measured"] == 40.0
+    assert ledger.total(phase=rest, kind="measured") == 3.25
+    assert ledger.total(kind="measured") == 43.25
+    assert ledger.total(phase=rest, kind="analytic") == ledger.total(kind="analytic")
 
 
 def test_a_split_by_agent_is_modelled_and_loses_nothing():

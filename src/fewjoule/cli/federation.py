@@ -32,6 +32,7 @@ Patience = Annotated[
 COUNTS = ("charged", "payload", "network")
 
 
+@app.callback()
 def _need_engine() -> None:
     if importlib.util.find_spec("nvflare") is None:
         raise InputError("federations need NVFlare; pip install 'fewjoule[federation]'.")
@@ -42,7 +43,6 @@ def _session(
     kit: Path, patience: float | None = 10.0, tell: Callable[[str], None] = lambda line: None
 ) -> Iterator[Operator]:
     """The operator of this kit, connected to its server while the block runs."""
-    _need_engine()
     with closing(Operator(kit)) as operator:
         operator.reconnect(tell, patience)
         yield operator
@@ -54,7 +54,6 @@ def provision(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the kits.")],
 ) -> None:
     """Write one kit per site: certificates, minimum rights, and a README with the command that starts it."""
-    _need_engine()
     for kit in write_kits(read_federation(file), out):
         print(f"wrote {kit}")
     print(f"keep {out / 'authority'} off the network: whoever has it can make kits.")
@@ -63,7 +62,6 @@ def provision(
 @app.command()
 def server(kit: Kit) -> None:
     """Run the server in the foreground; Ctrl-C stops it."""
-    _need_engine()
     facts = read_kit(kit, "server")
     place_storage(kit)
     print(f"server of federation {facts['federation']} on port {facts['port']}", flush=True)
@@ -80,7 +78,6 @@ def agent(
     ] = None,
 ) -> None:
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
-    _need_engine()
     facts = read_kit(kit, "agent")
     write_site(kit, data, model, device)
     site = read_site(kit)
@@ -186,5 +183,4 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for everything.")] = Path("federation-demo"),
 ) -> None:
     """A whole federation on this machine: a server and three agents, real certificates, one run folder."""
-    _need_engine()
     _finish(run_demo(out, lambda line: print(line, flush=True)))

@@ -21,18 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.codecs import frame
 from fewjoule.codecs.codec import Codec, clean, coarse, coarse_bytes, read_coarse, tree_sum
-from fewjoule.codecs.frame import (
-    bits_of,
-    frame_bytes,
-    need_length,
-    pack_bits,
-    packed_bytes,
-    read_varint,
-    unpack_bits,
-    values_of,
-    varint,
-)
 from fewjoule.errors import InputError
 
 BITS = range(1, 7)
@@ -80,18 +70,18 @@ class LloydMax(Codec):
         return _signed(packed.levels, packed.codes)
 
     def most_body_bytes(self, size: int) -> int:
-        return 1 + 2**self.bits + packed_bytes(size, self.bits)
+        return 1 + 2**self.bits + frame.packed_bytes(size, self.bits)
 
     def body(self, packed: Any, size: int) -> bytes:
-        return bytes([self.bits]) + coarse_bytes(packed.levels) + pack_bits(packed.codes, self.bits)
+        return bytes([self.bits]) + coarse_bytes(packed.levels) + frame.pack_bits(packed.codes, self.bits)
 
     @classmethod
     def read(cls, body: bytes, size: int) -> np.ndarray[Any, Any]:
         if not body or body[0] not in BITS:
             raise InputError("coded message has a bad number of bits; receive it again.")
         bits, at = body[0], 1 + 2 ** body[0]
-        need_length(body, cls(bits).most_body_bytes(size))
-        return _table(read_coarse(body[1:at]))[unpack_bits(body[at:], size, bits)]
+        frame.need_length(body, cls(bits).most_body_bytes(size))
+        return _table(read_coarse(body[1:at]))[frame.unpack_bits(body[at:], size, bits)]
 
 
 @dataclass(frozen=True)
@@ -133,22 +123,22 @@ class TopK(Codec):
 
     def size_bytes(self, packed: Sparse, size: int) -> Array:
         count = 1 + sum((packed.number >= 1 << 7 * i).astype(jnp.int32) for i in range(1, 5))
-        fixed = frame_bytes(size) + 2 + 2**self.bits
+        fixed = frame.frame_bytes(size) + 2 + 2**self.bits
         return fixed + count + (packed.stream_bits.astype(jnp.int32) + 7) // 8
 
     def most_body_bytes(self, size: int) -> int:
         # The gaps add up to at most size - k, so their unary parts to at most (size - k) >> m.
         k = self.kept(size)
         stream = min(k * (1 + m + self.bits) + ((size - k) >> m) for m in range(RICE_PARAMETERS))
-        return 2 + 2**self.bits + len(varint(k)) + packed_bytes(stream, 1)
+        return 2 + 2**self.bits + len(frame.varint(k)) + frame.packed_bytes(stream, 1)
 
     def body(self, packed: Any, size: int) -> bytes:
         count, m = int(packed.number), int(packed.rice)
         gaps = np.diff(packed.positions[:count].astype(np.int64), prepend=-1) - 1
         unary = np.zeros(int((gaps >> m).sum()) + count, np.uint8)
         unary[np.cumsum((gaps >> m) + 1) - 1] = 1
-        stream = np.concatenate([unary, bits_of(gaps, m), bits_of(packed.codes[:count], self.bits)])
-        head = bytes([self.bits, m]) + varint(count) + coarse_bytes(packed.levels)
+        stream = np.concatenate([unary, frame.bits_of(gaps, m), frame.bits_of(packed.codes[:count], self.bits)])
+        head = bytes([self.bits, m]) + frame.varint(count) + coarse_bytes(packed.levels)
         return head + np.packbits(stream, bitorder="little").tobytes()
 
     @classmethod
@@ -156,23 +146,23 @@ class TopK(Codec):
         if len(body) < 2 or body[0] not in BITS or body[1] >= RICE_PARAMETERS:
             raise InputError("coded message has a bad number of bits; receive it again.")
         bits, m = body[0], body[1]
-        count, at = read_varint(body, 2, "number of positions")
+        count, at = frame.read_varint(body, 2, "number of positions")
         table, at = body[at : at + 2**bits], at + 2**bits
         if count > size or len(body) < at:
             raise InputError("coded message has more positions than weights or ends early; receive it again.")
         stream = np.unpackbits(np.frombuffer(body[at:], np.uint8), bitorder="little")
         ends = np.flatnonzero(stream)[:count]
         used = (int(ends[-1]) + 1 if count else 0) + count * (m + bits) if len(ends) == count else -1
-        if used < 0 or packed_bytes(used, 1) != len(body) - at or stream[used:].any():
+        if used < 0 or frame.packed_bytes(used, 1) != len(body) - at or stream[used:].any():
             raise InputError("coded message has positions that do not fit its length; receive it again.")
         first = used - count * (m + bits)
-        low = values_of(stream[first : first + count * m], m) if m else np.zeros(count, np.int64)
+        low = frame.values_of(stream[first : first + count * m], m) if m else np.zeros(count, np.int64)
         gaps = ((np.diff(ends, prepend=-1) - 1) << m) + low
         positions = np.cumsum(gaps + 1) - 1
         if count and positions[-1] >= size:
             raise InputError("coded message has a position beyond its weights; receive it again.")
         out = np.zeros(size, np.float32)
-        out[positions] = _table(read_coarse(table))[values_of(stream[first + count * m : used], bits)]
+        out[positions] = _table(read_coarse(table))[frame.values_of(stream[first + count * m : used], bits)]
         return out
 
 

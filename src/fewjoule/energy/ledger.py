@@ -16,11 +16,14 @@ Sums are per kind. Adding different kinds up needs the word `mix_kinds=True`.
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
 
 from fewjoule.energy import show
 from fewjoule.energy.limits import AMOUNT, amount
+from fewjoule.energy.links import Link, knows_receiving
 from fewjoule.errors import InputError, unknown
 from fewjoule.files import read_csv, write_csv
 from fewjoule.tasks.samples import ALL_AGENTS
@@ -50,14 +53,6 @@ class Row(NamedTuple):
     seconds: float | None
     bits: int | float | None
     flops: int | float | None
-
-
-class Line(NamedTuple):
-    """One line of `Ledger.summary`; `phase` is a phase, "without pretraining" or "with pretraining"."""
-
-    phase: str
-    kind: str
-    joules: float
 
 
 class Spent(NamedTuple):
@@ -211,17 +206,6 @@ class Ledger:
         keys = [(method, phase, kind) for method in methods for phase in PHASES for kind in KINDS]
         return [_spent(key, groups[key], seeds) for key in keys if key in groups]
 
-    def summary(self) -> list[Line]:
-        """Joules per phase and kind, then the sums per kind with offline pretraining left out and included."""
-        parts: dict[str, Iterable[str]] = {phase: (phase,) for phase in PHASES}
-        parts["without pretraining"] = [phase for phase in PHASES if phase != "pretraining"]
-        parts["with pretraining"] = PHASES
-        return [
-            Line(part, kind, joules)
-            for part, phases in parts.items()
-            for kind, joules in self.select(phase=phases).by_kind().items()
-        ]
-
     def split_by_agent(self, flops: Mapping[str, float]) -> "Ledger":
         """A copy in which each amount of "all" agents is shared out in proportion to the agents' operation counts.
 
@@ -260,6 +244,55 @@ class Ledger:
             except (ValueError, OverflowError) as error:
                 raise InputError(f"{path}, line {line}: {error}") from error
         return ledger
+
+
+def charge_radio(
+    ledger: Ledger,
+    link: Link,
+    *,
+    method: str,
+    seed: int,
+    agents: Sequence[str],
+    uplink_bits: Any,
+    downlink_bits: Any = None,
+    per_round: bool = True,
+) -> None:
+    """Charge every agent for its messages to the server and, where the link knows that cost, for receiving.
+
+    Bits are [rounds + 1, agents] as in `Run.uplink_bits`, or [rounds + 1] for the same of every agent. Row 0 is before
+    the first round (the upload of the local models). An agent that sent nothing has 0 there and gets no row. The
+    server's own power is not an agent's cost. A row stands for one agent and round; `per_round=False` sums an agent's
+    rounds up to one row (round -1), where 150 000 rows (14 MB for 20 methods, 5 seeds, 3 agents, 500 rounds) are too
+    many.
+    """
+    if isinstance(agents, str) or len(set(agents)) != len(agents):
+        raise InputError(f"agents must be a list of different names, got {agents!r}.")
+    directions = [("uplink", uplink_bits, link.energy_joules, link.seconds)]
+    if downlink_bits is not None and knows_receiving(link):
+        directions.append(("downlink", downlink_bits, link.receive_joules, link.receive_seconds))
+    for phase, bits, energy, time in directions:
+        table = _table(bits, len(agents))
+        prices = {size: (energy(size), time(size)) for size in np.unique(table).tolist() if size}
+        rounds = [(number, table[number : number + 1]) for number in range(1, len(table))]
+        for number, part in [(BEFORE_FIRST_ROUND, table[:1]), *(rounds if per_round else [(ALL_ROUNDS, table[1:])])]:
+            for agent, column in zip(agents, part.T.tolist(), strict=True):
+                sent = [size for size in column if size]
+                if sent:
+                    ledger.add(
+                        method=method, seed=seed, agent=agent, round=number, phase=phase, kind="analytic",
+                        source=f"link {link.name}", joules=sum(prices[size][0] for size in sent),
+                        seconds=sum(prices[size][1] for size in sent), bits=sum(sent),
+                    )  # fmt: skip
+
+
+def _table(bits: Any, agents: int) -> np.ndarray:
+    array = np.asarray(bits)
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"bits must be numbers, got {bits!r}.")
+    table = array[:, None] if array.ndim == 1 else array
+    if table.ndim != 2 or not len(table) or table.shape[1] not in (1, agents):
+        raise InputError(f"bits must be [rounds + 1] or [rounds + 1, {agents}], got the shape {array.shape}.")
+    return np.broadcast_to(table, (len(table), agents))
 
 
 def _spent(key: tuple[str, str, str], rows: list[Row], seeds: int) -> Spent:
