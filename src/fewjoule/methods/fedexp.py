@@ -21,16 +21,9 @@ from fewjoule.training.descent import Loss
 
 @factory
 def fedexp(
-    *,
-    rounds: Count = 5,
-    local_steps: Count = 100,
-    epochs: Epochs = None,
-    learning_rate: Positive = 0.01,
-    epsilon: NotNegative = 0.0,
-    batch: Batch = 100,
-    start: StartAt = "average",
-    weighting: Weighting = "agents",
-) -> Method:
+    *, rounds: Count = 5, local_steps: Count = 100, epochs: Epochs = None, learning_rate: Positive = 0.01,
+    epsilon: NotNegative = 0.0, batch: Batch = 100, start: StartAt = "average", weighting: Weighting = "agents",
+) -> Method:  # fmt: skip
     """FedAvg whose server goes beyond the mean by a factor it takes from the agents' steps."""
     descent = local_sgd(local_steps, learning_rate, batch, epochs)
 
