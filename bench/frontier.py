@@ -133,7 +133,7 @@ def sweep(
     seeds, e = list(study.seeds), study.evaluation
     if e.tasks < 2:
         raise InputError(f"evaluation.tasks must be at least 2, to choose on one half, got {e.tasks}.")
-    model = study.model.build()
+    model = study.build_model()
     agents, tasks, _ = study.family.build(seeds, e)
     told(f"{study.name}: local training of {len(agents)} agents, {len(seeds)} seeds")
     local = train_locally(model, agents, seed=seeds, **study.local.model_dump())

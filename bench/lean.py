@@ -22,7 +22,7 @@ TASKS = 100
 
 def compare(name: str, seeds: int, data_dir: str | None) -> None:
     study = load_study(name, settings={"evaluation.tasks": TASKS}, seeds=list(range(seeds)), data_dir=data_dir)
-    e, model = study.evaluation, study.model.build()
+    e, model = study.evaluation, study.build_model()
     agents, tasks, data = study.family.build(study.seeds, e)
     local = train_locally(model, agents, seed=study.seeds, **study.local.model_dump())
     rule = {"training_steps": study.local.max_steps, "learning_rate": study.local.learning_rate}
