@@ -100,3 +100,9 @@ def test_samples_per_seed_belong_to_their_seed(model):
     both = fj.simulate(method, model, agents, local, seed=[0, 5])
     single = fj.simulate(method, model, fj.sinusoid.agents([1, 2], samples=10, validation=0, seed=5), local[1], seed=5)
     np.testing.assert_allclose(both.meta[1], single.meta, rtol=1e-4, atol=1e-6)
+
+
+def test_trial_21_the_warning_points_at_the_caller(model, agents, local_models):
+    with pytest.warns(fj.DivergedWarning) as caught:
+        fj.simulate(fj.fedsgd(rounds=3, learning_rate=1e6, batch=None), model, agents, local_models)
+    assert caught[0].filename == __file__

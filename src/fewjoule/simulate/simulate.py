@@ -257,5 +257,5 @@ def _warn(method: Method, seeds: Any, diverged: Array, rise: Array, diverged_at:
             f"{method.name} diverged for {len(gone)} of {len(seeds)} seeds ({', '.join(map(str, gone))}): {how}, "
             f"beyond {diverged_at:g} times the start's. Their meta-models are NaN. Lower learning_rate or radius.",
             DivergedWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
