@@ -399,6 +399,7 @@ WRONG = [
     (("train", "{agents}", "-o", "{out}", "--model", "mlp:3-4-1"), "agents have inputs of shape [1]"),
     (("train", "{agents}", "-o", "{out}", "--method", "fedawg"), "did you mean 'fedavg'?"),
     (("train", "{agents}", "-o", "{out}", "--set", "rounds"), "--set takes NAME=VALUE"),
+    (("train", "{agents}", "-o", "{out}.onnx"), "train writes safetensors, not out.onnx; then: fewjoule export"),
     (("train", "{agents}", "-o", "{out}", "--set", "round=3"), "did you mean 'rounds'?"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--align", "yes"), "align must be one of auto, always, never"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--link", "smoke"), "unknown link 'smoke'"),

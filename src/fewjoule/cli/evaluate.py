@@ -60,7 +60,7 @@ def evaluate(
 
 def quantile_rows(steps: Sequence[int], values: Any) -> list[list[Any]]:
     """For each number of steps: mean, then the quantiles 5, 25, 50, 75 and 95 % over tasks [tasks, steps]."""
-    quantiles = np.quantile(values, (0.05, 0.25, 0.5, 0.75, 0.95), axis=0, method="inverted_cdf")
+    quantiles = np.quantile(values, (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
     return [[s, float(values[:, i].mean()), *(float(q) for q in quantiles[:, i])] for i, s in enumerate(steps)]
 
 

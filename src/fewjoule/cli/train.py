@@ -55,6 +55,10 @@ def train(
     """Train a meta-model over the agents in FOLDER."""
     if align not in MODES:
         raise InputError(f"--align must be one of {', '.join(MODES)}, got {align!r}.")
+    if output.suffix == ".onnx":
+        raise InputError(
+            f"train writes safetensors, not {output.name}; then: fewjoule export META --to onnx -o {output}."
+        )
     options.writable(output, energy, force=force)
     if (run_folder is None) != (tasks is None):
         raise InputError("--run and --tasks go together: the report judges the meta-model on new tasks.")
