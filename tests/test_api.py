@@ -4,12 +4,15 @@ import inspect
 import re
 from pathlib import Path
 
+import pytest
+
 import fewjoule as fj
 
 PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_page_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
