@@ -17,11 +17,9 @@ from fewjoule.files import use_compile_cache
 from fewjoule.study.settings import load_study
 from fewjoule.study.summary import interval
 
-TASKS = 100
-
 
 def compare(name: str, seeds: int, data_dir: str | None) -> None:
-    study = load_study(name, settings={"evaluation.tasks": TASKS}, seeds=list(range(seeds)), data_dir=data_dir)
+    study = load_study(name, seeds=list(range(seeds)), data_dir=data_dir)
     e, model = study.evaluation, study.build_model()
     agents, tasks, data = study.family.build(study.seeds, e)
     local = train_locally(model, agents, seed=study.seeds, **study.local.model_dump())
@@ -34,7 +32,7 @@ def compare(name: str, seeds: int, data_dir: str | None) -> None:
         "lean best": method("lean", target="best", **rule),
     }
     loss = model.loss_name == "mse"
-    print(f"{name}: {data}; {seeds} seeds, {TASKS} new tasks, {e.statistic} {'loss' if loss else 'accuracy'}")
+    print(f"{name}: {data}; {seeds} seeds, {e.tasks} new tasks, {e.statistic} {'loss' if loss else 'accuracy'}")
     each, joules = {}, {}
     for label, built in entries.items():
         run = simulate(built, model, agents, local, seed=study.seeds)
