@@ -104,7 +104,8 @@ def issue(
         .add_extension(x509.SubjectAlternativeName(names + [_host(host) for host in hosts]), critical=False)
         .add_extension(_issuer_key(above), critical=False)
     )
-    return builder.sign(_private(root.key), hashes.SHA256()).public_bytes(_PEM) + root.cross
+    is_needed = root.cross and ends(root.cross) > at
+    return builder.sign(_private(root.key), hashes.SHA256()).public_bytes(_PEM) + (root.cross if is_needed else b"")
 
 
 def identity_of(certificate: bytes) -> Identity:
