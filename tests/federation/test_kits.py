@@ -157,7 +157,7 @@ def test_trial_41_the_end_is_announced_and_then_said(kits: Path) -> None:
         warning == "the certificate of north ends on 2028-01-01, in 30 days; renew it: fewjoule federation renew north"
     )
     assert read_kit(north, at=end - timedelta(seconds=1)).warning is not None
-    with pytest.raises(InputError, match=r"certificate of north ended on 2028-01-01 00:00 UTC; renew it .* and copy"):
+    with pytest.raises(InputError, match=r"certificate of north ended on 2028-01-01 00:00 UTC; renew it .*, copy cert"):
         read_kit(north, at=end)
 
 

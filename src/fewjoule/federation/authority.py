@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from importlib import resources
 from pathlib import Path
 
@@ -33,7 +33,11 @@ PUBLIC = ("ca.pem", "certificate.pem")
 def provision(
     federation: Federation, out: Path, *, lasts: timedelta = certificates.LASTS, clock: Clock = now
 ) -> list[Path]:
-    """Make a federation: its authority and a kit for every site, in a new folder. The kits, the server's first."""
+    """Make a federation: its authority and a kit for every site, in a new folder. The kits, the server's first.
+
+    Certificates last `lasts`, these and all that follow.
+    """
+    _check_lasts(lasts)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(
             f"{out} exists and is not empty; choose a new folder, or add an agent to the federation there with: "
@@ -45,10 +49,10 @@ def provision(
         (part / "authority" / "issued").mkdir(mode=0o700, parents=True)
         for folder in (part, part / "authority"):
             folder.chmod(0o700)
-        facts = {**federation._asdict(), "id": secrets.token_hex(16)}
+        facts = {**federation._asdict(), "id": secrets.token_hex(16), "seconds": lasts.total_seconds()}
         _write(part / "authority" / "federation.json", json.dumps(facts, indent=1).encode())
         names = [SERVER, OPERATOR, *federation.agents]
-        Authority(part, clock).issue(names, lasts=lasts, new_keys=True)
+        Authority(part, clock).issue(names, new_keys=True)
         if out.exists():
             out.rmdir()
         part.rename(out)
@@ -65,7 +69,7 @@ class Authority:
         self._own = folder / "authority"
         try:
             facts = json.loads((self._own / "federation.json").read_bytes())
-            self.id = str(facts.pop("id"))
+            self.id, self.lasts = str(facts.pop("id")), timedelta(seconds=facts.pop("seconds"))
             self.federation = Federation(**{**facts, **{k: tuple(facts[k]) for k in ("also", "agents")}})
         except FileNotFoundError:
             raise InputError(
@@ -91,7 +95,7 @@ class Authority:
     def list_file(self) -> Path:
         return self._own / FILE
 
-    def add(self, names: Sequence[str], lasts: timedelta = certificates.LASTS) -> list[Path]:
+    def add(self, names: Sequence[str], lasts: timedelta | None = None) -> list[Path]:
         """Kits for new agents; the others' stay as they are."""
         check_new_agents(names, self.members().agents)
         for name in names:
@@ -116,18 +120,9 @@ class Authority:
 
     def due(self) -> list[str]:
         """Who has to be renewed: whose newest certificate ends within 30 days."""
-        return [name for name, ends in self.ends().items() if ends - WARN <= self.clock()]
+        return [name for name, ends in self.members().ends().items() if ends - WARN <= self.clock()]
 
-    def ends(self) -> dict[str, datetime]:
-        """When the newest certificate of every member ends."""
-        newest: dict[str, datetime] = {}
-        for member in self.members().members:
-            newest[member.name] = max(member.ends, newest.get(member.name, member.ends))
-        return newest
-
-    def renew(
-        self, names: Sequence[str], *, new_keys: bool = False, lasts: timedelta = certificates.LASTS
-    ) -> list[Path]:
+    def renew(self, names: Sequence[str], *, new_keys: bool = False, lasts: timedelta | None = None) -> list[Path]:
         """New certificates for members. The old ones count until they end; with new keys they stop at once.
 
         The folder of each that changed: its kit where that is here, else one under `renewed`.
@@ -135,12 +130,12 @@ class Authority:
         self._check_members(names, self.members())
         return self.issue(names, lasts=lasts, new_keys=new_keys)
 
-    def issue(self, names: Sequence[str], *, lasts: timedelta, new_keys: bool) -> list[Path]:
-        """Certificates for these names, their files where they belong, and a new list with them."""
-        if not timedelta(0) < lasts <= certificates.LONGEST:
-            raise InputError(
-                f"certificates last up to {certificates.LONGEST.days} days, got {lasts.total_seconds() / 86400:g}."
-            )
+    def issue(self, names: Sequence[str], *, new_keys: bool, lasts: timedelta | None = None) -> list[Path]:
+        """Certificates for these names, their files where they belong, and a new list with them.
+
+        They last as long as the federation was made with, or `lasts`.
+        """
+        lasts = _check_lasts(self.lasts if lasts is None else lasts)
         at, root = self.clock(), self._root(lasts)
         kept = list(self.members().members) if self.list_file().exists() else []
         if new_keys:
@@ -240,6 +235,13 @@ class Authority:
             _write(self._own / f"{stem}-cross.pem", new.cross)
         _write(self._own / f"{stem}.pem", new.certificate)
         return new
+
+
+def _check_lasts(lasts: timedelta) -> timedelta:
+    if not timedelta(0) < lasts <= certificates.LONGEST:
+        days = lasts.total_seconds() / 86400
+        raise InputError(f"certificates last up to {certificates.LONGEST.days} days, got {days:g}; give fewer days.")
+    return lasts
 
 
 def _bundle(roots: Sequence[Root]) -> bytes:

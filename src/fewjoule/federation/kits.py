@@ -80,7 +80,6 @@ def read_kit(folder: Path, role: str | None = None, *, at: datetime | None = Non
     ca, certificate, key = (_read(folder / name) for name in ("ca.pem", "certificate.pem", "key.pem"))
     identity = _check_certificate(folder, facts, ca, certificate, key)
     begins, ends = certificates.begins(certificate), certificates.ends(certificate)
-    cure = f"fewjoule federation renew {facts.name}"
     if at < begins:
         raise InputError(
             f"{folder}: the certificate is valid from {begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
@@ -89,11 +88,17 @@ def read_kit(folder: Path, role: str | None = None, *, at: datetime | None = Non
     if at >= ends:
         raise InputError(
             f"{folder}: the certificate of {facts.name} ended on {ends:%Y-%m-%d %H:%M} UTC; renew it where the "
-            f"federation's authority is ({cure}) and copy certificate.pem and ca.pem here."
+            f"federation's authority is (fewjoule federation renew {facts.name}), copy certificate.pem and ca.pem here."
         )
-    days = (ends - at).days
-    warning = f"the certificate of {facts.name} ends on {ends:%Y-%m-%d}, in {days} days; renew it: {cure}"
-    return Kit(folder, facts, identity, ends, warning if at >= ends - WARN else None, ca, certificate, key)
+    return Kit(folder, facts, identity, ends, warning(facts.name, ends, at), ca, certificate, key)
+
+
+def warning(name: str, ends: datetime, at: datetime) -> str | None:
+    """A line for people where a certificate has ended or ends within 30 days."""
+    if at < ends - WARN:
+        return None
+    when = f"ended on {ends:%Y-%m-%d}" if at >= ends else f"ends on {ends:%Y-%m-%d}, in {(ends - at).days} days"
+    return f"the certificate of {name} {when}; renew it: fewjoule federation renew {name}"
 
 
 def _check_private(folder: Path) -> None:

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from fewjoule.errors import InputError
 from fewjoule.federation import certificates
 from fewjoule.federation.certificates import Identity, Root
-from fewjoule.federation.kits import Kit, Name
+from fewjoule.federation.kits import Kit, Name, warning
 from fewjoule.files import write_atomically
 
 FILE = "members.json"
@@ -64,6 +64,18 @@ class Members(BaseModel):
     def agents(self) -> tuple[str, ...]:
         """The agents' names, each once, in the order in which they joined."""
         return tuple(dict.fromkeys(member.name for member in self.members if member.role == "agent"))
+
+    def ends(self) -> dict[str, datetime]:
+        """When the newest certificate of every member ends."""
+        newest: dict[str, datetime] = {}
+        for member in self.members:
+            newest[member.name] = max(member.ends, newest.get(member.name, member.ends))
+        return newest
+
+    def warnings(self, at: datetime | None = None) -> list[str]:
+        """A line for every member whose newest certificate has ended or ends within 30 days."""
+        lines = (warning(name, ends, at or certificates.now()) for name, ends in self.ends().items())
+        return [line for line in lines if line is not None]
 
     def sign(self, roots: Sequence[Root]) -> bytes:
         """The list as a file, signed by every living root, so that a server that knows one of them takes it."""
