@@ -63,6 +63,11 @@ class AgentRunner:
         self._lock = threading.Lock()
         self._contract: Contract | None = None
 
+    @property
+    def agreed(self) -> Contract | None:
+        """What this agent agreed to last."""
+        return self._contract
+
     def agree(self, text: str) -> bytes:
         """Take part in the run that this spec describes, from its state on disk if there is one."""
         with self._lock:

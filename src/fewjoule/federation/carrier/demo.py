@@ -11,13 +11,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from fewjoule.errors import InputError
-from fewjoule.federation.nvflare.provision import Federation, provision
-from fewjoule.federation.nvflare.site import template
+from fewjoule.federation.authority import provision
+from fewjoule.federation.carrier.follow import View, follow, start_run
+from fewjoule.federation.carrier.operator import Operator
+from fewjoule.federation.federation_file import Federation
+from fewjoule.federation.spec import load_federated_study
 from fewjoule.tasks import sinusoid
 
 AGENTS = ("kitchen", "garage", "attic")
@@ -39,7 +43,7 @@ def write_demo(folder: Path, port: int) -> Federation:
     train, held = sinusoid.agents(AMPLITUDES, samples=100, validation=20).data
     for i, name in enumerate(AGENTS):
         np.savez(folder / f"{name}.npz", x=train.x[i], y=train.y[i], x_test=held.x[i], y_test=held.y[i])
-    (folder / "study.toml").write_text(template("demo.toml"))
+    (folder / "study.toml").write_text(resources.files(__package__).joinpath("demo.toml").read_text("utf-8"))
     return federation
 
 
@@ -92,15 +96,11 @@ class Site:
 
 def run_demo(folder: Path, show: Callable[[str], None] = print) -> Path:
     """The whole demo; the run folder."""
-    from fewjoule.federation.nvflare.jobs import Operator
-    from fewjoule.federation.nvflare.operator import View, follow, start_run
-    from fewjoule.federation.spec import load_federated_study
-
     federation = write_demo(folder, free_port())
     show(f"kits, data and study in {folder}; server on localhost:{federation.port}")
     kit = folder / "kits" / "operator"
     with running(folder, federation.agents, show), contextlib.closing(Operator(kit)) as operator:
-        operator.reconnect(lambda line: None, patience_seconds=60)
+        operator.await_server(lambda line: None, patience_seconds=60)
         run = start_run(load_federated_study(str(folder / "study.toml")), operator, str(folder / "run"))
         follow(run, operator, View(show), patience_seconds=120)
     return run
