@@ -96,9 +96,11 @@ def test_trial_13_every_method_with_every_codec_is_the_simulators(bench: Bench, 
     [
         ("fedavg", {"weighting": "samples", "epochs": 2}),
         ("fedexp", {"weighting": "samples", "start": "random", "codec": "quantise:3"}),
+        ("fedavgm", {"combine": "median"}),
+        ("fedsgd", {"combine": "trimmed:0.34", "codec": "quantise:4"}),
     ],
 )
-def test_samples_weigh_and_epochs_pass_as_in_the_simulator(
+def test_samples_weigh_epochs_pass_and_medians_are_as_in_the_simulator(
     unequal: Any, tmp_path: Any, name: str, settings: dict[str, Any]
 ) -> None:
     check_equality(Bench(*unequal, tmp_path), name, settings)

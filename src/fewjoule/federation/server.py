@@ -25,7 +25,7 @@ from fewjoule.federation.state import State, pack, read_state, write_state
 from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.randomness import agent_id
-from fewjoule.simulate.rules import broadcast_bytes, mean_over, probe_bytes, start_of, weights_of
+from fewjoule.simulate.rules import broadcast_bytes, combine, probe_bytes, start_of, weights_of
 from fewjoule.simulate.run import Trace
 
 _SAVED = ("seconds", "trace", "losses", "start", "spread", "samples")
@@ -298,5 +298,5 @@ def _init(method: Method, start: Start, probes: Any) -> tuple[Any, Broadcast]:
 def _step(
     method: Method, state: Any, messages: Any, here: Array | None, weights: Array | None
 ) -> tuple[Any, Broadcast]:
-    """The method's step with the mean over those present, taken by the same operations as in the simulator."""
-    return method.server(state, jax.tree.map(partial(mean_over, here=here, weights=weights), messages))
+    """The method's step with what is taken of those present, by the same operations as in the simulator."""
+    return method.server(state, combine(messages, weights, here, method.combine))

@@ -28,6 +28,7 @@ from fewjoule.methods.method import Broadcast
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.randomness import agent_id, key_for
+from fewjoule.simulate.rules import check_agents
 from fewjoule.simulate.work import Shapes, data_for, shapes
 from fewjoule.study.settings import FederationSettings, LocalSettings, Study, make_study, read_source
 
@@ -211,6 +212,7 @@ def contract(spec: Spec) -> Contract:
         raise InputError(f"a model in a federation has at most {LARGEST_WEIGHTS} weights, got {model.size}.")
     if isinstance(chosen.start, int) and chosen.start >= len(spec.agents):
         raise InputError(f"agent must be below the number of agents, {len(spec.agents)}, got {chosen.start}.")
+    check_agents(chosen, spec.quorum if spec.policy == "skip" else len(spec.agents))
     plan = [(blocks.UPLOAD, 0)] if chosen.start != "random" else []
     plan += [(blocks.PROBE, 0)] if chosen.probe is not None else []
     plan += [(blocks.ROUND, r) for r in range(chosen.rounds)] + [(blocks.CLOSE, chosen.rounds)]
