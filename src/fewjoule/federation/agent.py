@@ -158,14 +158,14 @@ class AgentRunner:
         round = message.round
         if round == self._done:
             if digest.hex() != self._answered:
-                raise MessageError(f"round {round} was already answered to another broadcast.")
+                raise MessageError(f"round {round + 1} was already answered to another broadcast.")
             return self._answer
         if round < self._done:
-            raise MessageError(f"round {round} is late: agent {self.name!r} has finished round {self._done}.")
+            raise MessageError(f"round {round + 1} is late: agent {self.name!r} has finished round {self._done + 1}.")
         if agreed.spec.policy != "skip" and round != self._done + 1:
             raise MessageError(
-                f"round {round} does not follow round {self._done}, the last of this agent's state: it lost rounds "
-                "(a loss of power?), so a new run is needed."
+                f"round {round + 1} does not follow round {self._done + 1}, the last of this agent's state: it lost "
+                "rounds (a loss of power?), so a new run is needed."
             )
         broadcast = rebuild(sent(agreed.shapes.broadcast), message.arrays)
         arguments = (self._state, broadcast, self._data, self._root, np.uint32(round), np.uint32(self.id))
