@@ -162,7 +162,7 @@ def test_a_kill_in_the_middle_of_a_state_file(real: Real, undisturbed: np.ndarra
 
 
 def test_skip_goes_on_without_an_agent_and_takes_it_back(real: Real) -> None:
-    study = real.study(MANY_ROUNDS.replace("400", "600"), 'policy = "skip"\nquorum = 2\ndeadline_seconds = 10.0')
+    study = real.study(MANY_ROUNDS, 'policy = "skip"\nquorum = 2\ndeadline_seconds = 10.0')
     running = Running(real, study, "skip")
     running.await_round(20)
     real.kill("north")

@@ -95,6 +95,9 @@ def agent(
     meter: Annotated[
         str | None, typer.Option(help="auto also tries vendors' libraries (zeus); by default Linux' own counters.")
     ] = None,
+    consent: Annotated[
+        Path | None, typer.Option(help="What this agent takes part in: a TOML file of its owner.", show_default=False)
+    ] = None,
 ) -> None:
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
     from fewjoule.federation.carrier.dial import run_agent
@@ -103,7 +106,7 @@ def agent(
 
     if meter is not None and meter not in METERS:
         raise unknown("meter", meter, METERS)
-    raise typer.Exit(run_agent(kit, Site(read_kit(kit, "agent").facts.name, data, model, device, meter)))
+    raise typer.Exit(run_agent(kit, Site(read_kit(kit, "agent").facts.name, data, model, device, meter), consent))
 
 
 @app.command()
@@ -195,6 +198,7 @@ def status_lines(status: dict[str, Any]) -> str:
         told = describe(job) if job["progress"] else "not begun"
         lines.append(f"job {job['job'][:8]} {job['state']}: {told}")
         lines += [f"  {job['reason']}"] if job["reason"] else []
+        lines += [f"  agent {name}: {why}" for name, why in job["progress"].get("waiting", {}).items()]
     if not at_work:
         lines.append("nothing runs")
     lines += [f"warning: {line}" for line in status["warnings"]]

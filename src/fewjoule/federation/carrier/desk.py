@@ -20,6 +20,7 @@ from fewjoule.federation.carrier.streams import Streams
 from fewjoule.federation.certificates import Identity
 from fewjoule.federation.members import Members
 from fewjoule.federation.spec import read_spec
+from fewjoule.federation.trust import clean
 
 LARGEST_REQUEST = 16 << 20
 REQUEST_SECONDS = 30.0
@@ -89,7 +90,7 @@ class Desk:
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"])[:100]
-            raise Refused("a request", f"it is of no known form ({frames.clean(place)}: {first['type']})") from None
+            raise Refused("a request", f"it is of no known form ({clean(place)}: {first['type']})") from None
         if not isinstance(parsed, Status | Look):
             self._log.note("operator", name=identity.name, ask=parsed.ask, job=getattr(parsed, "job", ""))
         try:
@@ -141,9 +142,7 @@ class Desk:
     def _start(self, request: Start) -> Job:
         strangers = sorted(set(read_spec(request.specs[0]).agents) - set(self._members().agents))
         if strangers and not request.begun:  # a run that began goes on by its policy
-            raise InputError(
-                f"not members of this federation: {frames.clean(', '.join(strangers))}; start without them."
-            )
+            raise InputError(f"not members of this federation: {clean(', '.join(strangers))}; start without them.")
         return self._jobs.start(request.specs, begun=request.begun)
 
     def status(self) -> dict[str, Any]:

@@ -6,7 +6,6 @@ serving, with the host name of the kit.
 
 import asyncio
 import contextlib
-import errno
 import os
 import random
 import signal
@@ -29,29 +28,33 @@ from fewjoule.federation.carrier.log import Log
 from fewjoule.federation.carrier.site import Site, agent_home, agent_meter, check_files
 from fewjoule.federation.carrier.tls import AGENT_METHOD, CLIENT_OPTIONS, channel_credentials, explain
 from fewjoule.federation.carrier.traffic import Traffic
+from fewjoule.federation.consent import Check, consent_in
 from fewjoule.federation.kits import Kit, read_kit
+from fewjoule.federation.patience import Asked, patiently
 from fewjoule.federation.spec import LARGEST_TEXT
+from fewjoule.federation.trust import clean
 from fewjoule.files import locked, use_compile_cache
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
-DISK_PAUSE_SECONDS = 5.0
 Send = Callable[[Frame], Coroutine[Any, Any, None]]
 _MOST = {frames.AGREE: LARGEST_TEXT, frames.WELCOME: 2000, frames.NOTICE: frames.LONGEST_TEXT, frames.PING: 0}
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
-def run_agent(folder: Path, site: Site) -> int:
-    """Answer the server until SIGINT or SIGTERM; 0 after a clean end."""
+def run_agent(folder: Path, site: Site, consent: Path | None = None) -> int:
+    """Answer the server until SIGINT or SIGTERM; 0 after a clean end. `consent` is the owner's file."""
     kit = read_kit(folder, "agent")
     with locked(folder / ".lock", f"{folder} is already running on this machine; stop that one first."):
         _prepare_jax()
         samples = check_files(site)  # a mistake in the files shows now, not when a run begins
         meter, source = agent_meter(site)
+        check: Check = consent_in(consent) if consent is not None else lambda spec, agreed: None
         log = Log(folder)
         log.say(f"agent {site.name}: {samples} samples, server {kit.address}")
         log.say(f"energy: {source}")
-        traffic = Traffic(kit.facts.port)
-        runner = AgentRunner(site.name, agent_home(site), folder / "state", meter=meter, traffic=traffic)
+        runner = AgentRunner(
+            site.name, agent_home(site), folder / "state", meter=meter, traffic=Traffic(kit.facts.port),
+            consent=check,
+        )  # fmt: skip
         is_idle = asyncio.run(_Agent(folder, runner, log).run())
     if not is_idle:  # in the middle of a long computation, which a restarted agent does again
         sys.stdout.flush()
@@ -120,7 +123,7 @@ class _Agent:
             except FrameError as error:
                 self._tell(f"refused: the server sent {error}; trying again")
             except _Ended as end:
-                self._log.note("connection", code=end.code.name, details=frames.clean(end.details))
+                self._log.note("connection", code=end.code.name, details=clean(end.details))
                 self._tell(f"{explain(end.code, end.details, kit)}; trying again")
             await asyncio.sleep(self._pause * random.uniform(0.75, 1.25))  # so that not all come at once
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
@@ -160,7 +163,9 @@ class _Agent:
             def tell_server(line: str) -> None:
                 asyncio.run_coroutine_threadsafe(send(Frame(frames.NOTICE, 0, line.encode())), loop)
 
-            await send(await loop.run_in_executor(self._worker, self._answer, frame, tell_server))
+            answer = await loop.run_in_executor(self._worker, self._answer, frame, tell_server)
+            if answer is not None:
+                await send(answer)
         elif frame.kind == frames.PING:
             await send(Frame(frames.PONG))
         elif frame.kind == frames.NOTICE:
@@ -171,35 +176,35 @@ class _Agent:
             if kit.warning is not None:
                 self._log.say(kit.warning)
 
-    def _answer(self, asked: Frame, tell_server: Callable[[str], None]) -> Frame:
-        """In the worker thread: what the runner says, or why it says nothing."""
+    def _answer(self, asked: Frame, tell_server: Callable[[str], None]) -> Frame | None:
+        """In the worker thread: what the runner says, or why it says nothing; None where the agent ends first."""
+
+        def report(line: str) -> None:
+            self._log.say(line)
+            tell_server(line)
+
+        def work() -> bytes:
+            if asked.kind == frames.AGREE:
+                return self._runner.agree(asked.body.decode(errors="replace"))
+            return self._runner.handle(asked.body)
+
+        def stopping() -> str:
+            return "the agent ends" if self._ending.is_set() else ""
+
         self._busy = True
         try:
-            return Frame(frames.ANSWER, asked.call, self._patiently(asked, tell_server))
+            return Frame(frames.ANSWER, asked.call, patiently(work, report, asked_to_stop=stopping))
+        except Asked:
+            return None
         except ValueError as error:
-            self._log.say(f"refused: {frames.clean(str(error))}")
+            self._log.say(f"refused: {clean(str(error))}")
             return _failed(asked, str(error))
         except Exception as error:
             self._log.note("failed", traceback=traceback.format_exc())
-            self._log.say(f"failed: {type(error).__name__}: {frames.clean(str(error))}")
+            self._log.say(f"failed: {type(error).__name__}: {clean(str(error))}")
             return _failed(asked, f"failed: {type(error).__name__}: {error}")
         finally:
             self._busy = False
-
-    def _patiently(self, asked: Frame, tell_server: Callable[[str], None]) -> bytes:
-        """Answer; where the state cannot be written, wait until it can. Nothing has changed until it is written."""
-        while True:
-            try:
-                if asked.kind == frames.AGREE:
-                    return self._runner.agree(asked.body.decode(errors="replace"))
-                return self._runner.handle(asked.body)
-            except OSError as error:
-                if error.errno not in _DISK or self._ending.is_set():
-                    raise
-                line = f"paused: the state cannot be written ({error.strerror}); free space, it goes on by itself"
-                self._log.say(line)
-                tell_server(line)
-                self._ending.wait(DISK_PAUSE_SECONDS)
 
 
 def _sender(call: Any) -> Send:

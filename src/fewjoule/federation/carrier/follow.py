@@ -32,11 +32,13 @@ class View:
         self._reason = ""
 
     def progress(self, job: dict[str, Any]) -> None:
-        if job["reason"] != self._reason:
-            self._reason = job["reason"]
-            if job["state"] == "waiting":
-                self.line(f"paused: {self._reason}")
         p = job["progress"]
+        late = "; ".join(f"agent {name}: {why}" for name, why in p.get("waiting", {}).items())
+        reason = (job["reason"].removeprefix("paused: ") if job["state"] in ("running", "waiting") else "") or late
+        if reason != self._reason:
+            self._reason = reason
+            if reason:
+                self.line(f"paused: {reason}")
         if p and (job["finished"], p["exchange"]) != self._last:
             self._last = (job["finished"], p["exchange"])
             self.line(describe(job))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from fewjoule.federation.trust import clean
+
 PIECE_BYTES = 1 << 20
 _HEAD = struct.Struct("<BQQ")
 LARGEST_PIECE = PIECE_BYTES + _HEAD.size
@@ -76,12 +78,8 @@ class Joiner:
 
 
 def text_of(body: bytes) -> str:
-    """A text of the other side for people: short, and without anything that moves a cursor or forges a line."""
+    """A text of the other side, for people."""
     return clean(body[:LONGEST_TEXT].decode(errors="replace"))
-
-
-def clean(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:LONGEST_TEXT])
 
 
 def peer_of(context: Any) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 import grpc
 
 from fewjoule.errors import InputError
-from fewjoule.federation.carrier.frames import clean, peer_of
+from fewjoule.federation.carrier.frames import peer_of
 from fewjoule.federation.carrier.log import Log
 from fewjoule.federation.carrier.tls import AGENT_METHOD, OPERATOR_METHOD
 from fewjoule.federation.certificates import Identity, identity_of
 from fewjoule.federation.kits import Kit
 from fewjoule.federation.members import Members
+from fewjoule.federation.trust import clean
 
 Handler = Callable[[Identity, Any], Awaitable[None]]
 DENIED = grpc.StatusCode.PERMISSION_DENIED

@@ -10,8 +10,8 @@ import re
 import threading
 from collections.abc import Iterator
 
-from fewjoule.federation.carrier.frames import clean
 from fewjoule.federation.carrier.log import Log
+from fewjoule.federation.trust import clean
 
 VERBOSITY = {"GRPC_VERBOSITY": "INFO"}
 """For the environment, before gRPC is imported: at other levels it does not tell of handshakes at all."""

@@ -26,7 +26,6 @@ from fewjoule.federation.spec import Spec, read_spec
 from fewjoule.files import write_atomically
 
 REJOIN_SECONDS = 5.0  # given to agents at the beginning where a run may go on without some
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 2.0, 60.0
 MOST_JOBS = 100
 STOPPED_BY_OPERATOR = "asked by the operator"
 
@@ -180,26 +179,17 @@ class Jobs:
 
     def _one(self, job: Job, spec: Spec) -> Outcome:
         """Drive one run to its end, through every pause."""
-        pause = FIRST_PAUSE_SECONDS
+        server = job.server = ServerRunner(spec, self._state)
+        self._log.say(f"run {spec.run.hex()[:8]}: {spec.method.get('method')}, seed {spec.seed}, {_where(server)}")
         if spec.policy == "skip":
             self._await(job, set(spec.agents), REJOIN_SECONDS)
         while not job.stop:
-            try:
-                server = job.server = ServerRunner(spec, self._state)
-                self._log.say(
-                    f"run {spec.run.hex()[:8]}: {spec.method.get('method')}, seed {spec.seed}, {_where(server)}"
-                )
-                outcome = self._drive(job, server)
-            except OSError as error:  # a full disk, one that became read-only: the state is the last complete one
-                self._wait(job, f"the state cannot be written ({error.strerror or error}); free space on the server")
-                self._await(job, set(), pause)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-                continue
+            outcome = self._drive(job, server)
             if outcome.status != "paused":
                 return outcome
-            pause = FIRST_PAUSE_SECONDS
             if outcome.missing and not job.stop:
-                self._wait(job, f"{outcome.reason}; going on when they are back")
+                job.state, job.reason = "waiting", f"{outcome.reason}; going on when they are back"
+                self._log.say(f"paused: {job.reason}", job=job.id)
                 enough = 1 if spec.policy == "skip" else len(outcome.missing)
                 self._await(job, set(outcome.missing), enough=enough)
         return Outcome("paused", job.stop)
@@ -217,12 +207,13 @@ class Jobs:
             ]
             return job.stop or (f"{', '.join(back)} came back" if back else "")
 
-        channel = StreamChannel(self._streams, self._loop, server.contract, lambda: bool(job.stop))
-        return drive(server, channel, report=self._log.say, asked_to_stop=asked, gone=job.gone)
+        def report(line: str) -> None:
+            """For the log, and a pause for whoever looks at the job."""
+            job.reason = line if line.startswith("paused: ") else "" if line == "going on" else job.reason
+            self._log.say(line, job=job.id)
 
-    def _wait(self, job: Job, why: str) -> None:
-        job.state, job.reason = "waiting", why
-        self._log.say(f"paused: {why}", job=job.id)
+        channel = StreamChannel(self._streams, self._loop, server.contract, lambda: bool(job.stop))
+        return drive(server, channel, report=report, asked_to_stop=asked, gone=job.gone)
 
     def _await(self, job: Job, names: set[str], seconds: float | None = None, enough: int | None = None) -> None:
         """Until (enough of) these agents are connected, the time is over, or the job is to stop."""

@@ -2,8 +2,9 @@
 
 import grpc
 
-from fewjoule.federation.carrier.frames import LARGEST_PIECE, clean
+from fewjoule.federation.carrier.frames import LARGEST_PIECE
 from fewjoule.federation.kits import Kit
+from fewjoule.federation.trust import clean
 
 AGENT_METHOD, OPERATOR_METHOD = "/fewjoule/Agent", "/fewjoule/Operator"
 HANDSHAKE_SECONDS = 5.0
