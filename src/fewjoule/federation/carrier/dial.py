@@ -42,6 +42,7 @@ _MOST = {frames.AGREE: LARGEST_TEXT, frames.WELCOME: 2000, frames.NOTICE: frames
 
 def run_agent(folder: Path, site: Site, consent: Path | None = None) -> int:
     """Answer the server until SIGINT or SIGTERM; 0 after a clean end. `consent` is the owner's file."""
+    os.umask(0o077)  # nothing that this process writes is for others
     kit = read_kit(folder, "agent")
     with locked(folder / ".lock", f"{folder} is already running on this machine; stop that one first."):
         _prepare_jax()

@@ -21,6 +21,7 @@ _WORDS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
     "UNSUPPORTED_PROTOCOL": "its TLS is older than 1.2",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not of this federation, or has ended",
+    "BAD_SIGNATURE": "its certificate is not of this federation",
     "WRONG_VERSION_NUMBER": "it does not speak TLS",
     "HTTP_REQUEST": "it does not speak TLS",
 }

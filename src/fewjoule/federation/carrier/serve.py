@@ -33,6 +33,7 @@ GRACE_SECONDS = 5.0
 
 def run_server(folder: Path, metrics_port: int | None = None) -> int:
     """Serve until SIGINT or SIGTERM; 0 after a clean end."""
+    os.umask(0o077)  # nothing that this process writes is for others
     kit = read_kit(folder, "server")
     with locked(folder / ".lock", f"{folder} is already running on this machine; stop that one first."):
         use_compile_cache()
