@@ -16,8 +16,8 @@ from jax import Array
 
 from fewjoule import make_agents, method, mlp, simulate, train_locally
 from fewjoule.federation.authority import provision
-from fewjoule.federation.carrier.demo import free_port
 from fewjoule.federation.carrier import follow as following
+from fewjoule.federation.carrier.demo import free_port
 from fewjoule.federation.carrier.follow import View, follow, start_run
 from fewjoule.federation.carrier.operator import Operator
 from fewjoule.federation.federation_file import Federation
