@@ -8,10 +8,10 @@ import asyncio
 import contextlib
 import errno
 import os
+import random
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +33,7 @@ from fewjoule.federation.kits import Kit, read_kit
 from fewjoule.federation.spec import LARGEST_TEXT
 from fewjoule.files import locked, use_compile_cache
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
-STEADY_SECONDS = 60.0  # a connection that lasted this long makes the next pause short again
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
 DISK_PAUSE_SECONDS = 5.0
 Send = Callable[[Frame], Coroutine[Any, Any, None]]
 _MOST = {frames.AGREE: LARGEST_TEXT, frames.WELCOME: 2000, frames.NOTICE: frames.LONGEST_TEXT, frames.PING: 0}
@@ -84,6 +83,7 @@ class _Agent:
         self._worker = ThreadPoolExecutor(1, "answers")
         self._ending = threading.Event()
         self._busy = False
+        self._pause = FIRST_PAUSE_SECONDS
         self._told = ""
 
     async def run(self) -> bool:
@@ -111,9 +111,7 @@ class _Agent:
             self._log.say(line)
 
     async def _dial_for_ever(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
         while True:
-            began = time.monotonic()
             try:
                 kit = read_kit(self._folder, "agent")  # anew each time: it may have been renewed
                 await self._session(kit)
@@ -124,9 +122,8 @@ class _Agent:
             except _Ended as end:
                 self._log.note("connection", code=end.code.name, details=frames.clean(end.details))
                 self._tell(f"{explain(end.code, end.details, kit)}; trying again")
-            pause = FIRST_PAUSE_SECONDS if time.monotonic() - began > STEADY_SECONDS else pause
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(self._pause * random.uniform(0.75, 1.25))  # so that not all come at once
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     async def _session(self, kit: Kit) -> None:
         """One connection, from its welcome to its end, which `_Ended` tells."""
@@ -169,6 +166,7 @@ class _Agent:
         elif frame.kind == frames.NOTICE:
             self._log.say(f"the server says: {frames.text_of(frame.body)}")
         else:
+            self._pause = FIRST_PAUSE_SECONDS
             self._tell(f"connected to federation {kit.facts.federation} at {kit.address}")
             if kit.warning is not None:
                 self._log.say(kit.warning)

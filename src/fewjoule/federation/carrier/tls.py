@@ -35,7 +35,7 @@ SERVER_OPTIONS = [
     ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
     ("grpc.max_concurrent_streams", 4),
     ("grpc.max_connection_idle_ms", int(1e3 * IDLE_SECONDS)),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", int(500 * KEEPALIVE_SECONDS)),
+    ("grpc.http2.min_ping_interval_without_data_ms", int(500 * KEEPALIVE_SECONDS)),
 ]
 CLIENT_OPTIONS = [
     *_BOTH,
@@ -97,7 +97,7 @@ def explain(code: grpc.StatusCode, details: str, kit: Kit) -> str:
         return f"refused by the server: {told}"
     if code != grpc.StatusCode.UNAVAILABLE:
         return f"the server {place} ended the connection: {told or code.name}"
-    if any(words in told for words in ("DNS", "resolution", "resolve", "Name or service")):
+    if any(words in told for words in ("DNS", "resolv", "lookup")):
         return f"the name {kit.facts.host} cannot be resolved; check the network, and the name with the operator"
     if "not in peer certificate" in told or "Hostname" in told:
         return f"what answers at {place} has a certificate for another name; nothing was sent"
