@@ -19,7 +19,7 @@ from fewjoule.cli import app
 DEPLOY = Path(__file__).parents[2] / "deploy"
 pytestmark = pytest.mark.slow  # those run with the extra installed
 EXTRA = "needs the extra: pip install 'fewjoule[deploy]'"
-LARGEST_EXPOSURE = 20  # tenths, of systemd's scale from 0 (nothing is exposed) to 100
+LARGEST_EXPOSURE = 15  # tenths, of systemd's scale from 0 (nothing is exposed) to 100
 
 
 def yaml_documents(path: Path) -> Iterator[dict[str, Any]]:

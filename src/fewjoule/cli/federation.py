@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fewjoule.cli import members
 from fewjoule.energy.metering import METERS
 from fewjoule.errors import InputError, unknown
 from fewjoule.federation.spec import load_federated_study
@@ -40,6 +41,10 @@ def _need_engine() -> None:
         raise InputError("federations need gRPC and cryptography; pip install 'fewjoule[federation]'.")
 
 
+for command in (members.provision, members.add, members.remove, members.renew, members.members):
+    app.command()(command)
+
+
 @contextmanager
 def _session(
     kit: Path, patience: float | None = 0.0, tell: Callable[[str], None] = lambda line: None
@@ -52,20 +57,6 @@ def _session(
             print(operator.kit.warning)
         operator.await_server(tell, patience)
         yield operator
-
-
-@app.command()
-def provision(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Name, agents, [server] name and port.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the kits.")],
-) -> None:
-    """Write one kit per site: certificates, minimum rights, and a README with the command that starts it."""
-    from fewjoule.federation.authority import provision as write_kits
-    from fewjoule.federation.federation_file import read_federation
-
-    for kit in write_kits(read_federation(file), out):
-        print(f"wrote {kit}")
-    print(f"keep {out / 'authority'} off the network: whoever has it can make kits.")
 
 
 @app.command()
@@ -187,7 +178,7 @@ def status_lines(status: dict[str, Any]) -> str:
     """What the server says of itself, for people."""
     from fewjoule.federation.carrier.follow import describe
 
-    lines = [f"federation {status['federation']}, fewjoule {status['fewjoule']}"]
+    lines = [f"federation {status['federation']}, fewjoule {status['fewjoule']}, list of members {status['members']}"]
     for name, stream in status["agents"].items():
         minutes = 0 if stream is None else (time.time() - stream["since"]) / 60
         lines.append(
@@ -221,8 +212,15 @@ def stop(folder: RunFolder, kit: OperatorKit) -> None:
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for everything.")] = Path("federation-demo"),
+    prepare: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Only write kits, data and study, for a server of this name.")
+    ] = None,
 ) -> None:
     """A whole federation on this machine: a server and three agents, real certificates, one run folder."""
-    from fewjoule.federation.carrier.demo import run_demo
+    from fewjoule.federation.carrier.demo import PORT, run_demo, write_demo
 
+    if prepare is not None:
+        write_demo(out, PORT, prepare)
+        print(f"wrote {out}: kits, each with its data or study, for a server at {prepare}:{PORT}")
+        return
     _finish(run_demo(out, lambda line: print(line, flush=True)))

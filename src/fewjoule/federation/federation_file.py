@@ -87,6 +87,13 @@ def check_new_agents(names: Sequence[Any], members: Sequence[str]) -> None:
         taken.add(name.lower())
 
 
+def check_host(host: str) -> str:
+    """A host's name or address; refused where it cannot be one."""
+    if not _is_host(host):
+        raise InputError(f"a server's name must be a host name or an address, got {host!r}.")
+    return host
+
+
 def _check_keys(path: Path, where: str, table: dict[str, Any], known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:

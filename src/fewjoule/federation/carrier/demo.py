@@ -20,12 +20,14 @@ from fewjoule.errors import InputError
 from fewjoule.federation.authority import provision
 from fewjoule.federation.carrier.follow import View, follow, start_run
 from fewjoule.federation.carrier.operator import Operator
-from fewjoule.federation.federation_file import Federation
+from fewjoule.federation.federation_file import Federation, check_host
 from fewjoule.federation.spec import load_federated_study
 from fewjoule.tasks import sinusoid
 
 AGENTS = ("kitchen", "garage", "attic")
 AMPLITUDES = (2.0, 6.0, 10.0)
+DATA, STUDY = "own.npz", "study.toml"
+PORT = 8443
 
 
 def free_port() -> int:
@@ -34,16 +36,18 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def write_demo(folder: Path, port: int) -> Federation:
-    """Kits, data and the study of the demo, in a new folder."""
+def write_demo(folder: Path, port: int, host: str = "localhost") -> Federation:
+    """The demo's kits in a new folder; an agent's kit also has its data, the operator's the study."""
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} exists and is not empty; choose another --out.")
-    federation = Federation("demo", "localhost", port, AGENTS)
+    federation = Federation("demo", check_host(host), port, AGENTS)
     provision(federation, folder / "kits")
     train, held = sinusoid.agents(AMPLITUDES, samples=100, validation=20).data
     for i, name in enumerate(AGENTS):
-        np.savez(folder / f"{name}.npz", x=train.x[i], y=train.y[i], x_test=held.x[i], y_test=held.y[i])
-    (folder / "study.toml").write_text(resources.files(__package__).joinpath("demo.toml").read_text("utf-8"))
+        np.savez(folder / "kits" / name / DATA, x=train.x[i], y=train.y[i], x_test=held.x[i], y_test=held.y[i])
+    (folder / "kits" / "operator" / STUDY).write_text(
+        resources.files(__package__).joinpath("demo.toml").read_text("utf-8")
+    )
     return federation
 
 
@@ -70,7 +74,7 @@ class Site:
         self.name, self.kit = name, folder / "kits" / name
         self._out = (folder / f"{name}.log").open("ab")
         role = json.loads((self.kit / "fewjoule.json").read_text())["role"]
-        data = [] if role == "server" else ["--data", str(folder / f"{name}.npz")]
+        data = [] if role == "server" else ["--data", str(self.kit / DATA)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fewjoule", "federation", role, str(self.kit), *data],
             stdout=self._out,
@@ -101,6 +105,6 @@ def run_demo(folder: Path, show: Callable[[str], None] = print) -> Path:
     kit = folder / "kits" / "operator"
     with running(folder, federation.agents, show), contextlib.closing(Operator(kit)) as operator:
         operator.await_server(lambda line: None, patience_seconds=60)
-        run = start_run(load_federated_study(str(folder / "study.toml")), operator, str(folder / "run"))
+        run = start_run(load_federated_study(str(kit / STUDY)), operator, str(folder / "run"))
         follow(run, operator, View(show), patience_seconds=120)
     return run

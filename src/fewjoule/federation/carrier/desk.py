@@ -153,6 +153,8 @@ class Desk:
             agents[name] = None if stream is None else {"from": stream.peer, "since": stream.since}
         return {
             "fewjoule": __version__,
+            "members": self._members().version,
+            "certificates": {name: ends.timestamp() for name, ends in self._members().ends().items()},
             "federation": self._federation,
             "agents": agents,
             "jobs": self._jobs.describe(),

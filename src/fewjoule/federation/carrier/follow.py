@@ -61,7 +61,7 @@ def describe(job: dict[str, Any]) -> str:
 def start_run(study: Study, operator: Operator, out: str | None) -> Path:
     """Create the run folder with everything that `follow` and `resume` need."""
     facts = operator.kit.facts
-    specs = specs_of(study, facts.agents)
+    specs = specs_of(study, tuple(operator.status()["agents"]))  # who is a member now
     folder = new_folder(study, out)
     _remember(
         folder, {"federation": facts.federation, "id": facts.id, "specs": [s.text for s in specs], "begun": False}

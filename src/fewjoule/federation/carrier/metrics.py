@@ -25,6 +25,10 @@ def render(status: dict[str, Any]) -> str:
         "payload_bytes_total": ("counter", {"": sum(run["payload_bytes"] for run in runs)}),
         "joules_total": ("counter", {f'{{kind="{kind}"}}': amount for kind, amount in sorted(joules.items())}),
         "refused_total": ("counter", {"": status["refused"]}),
+        "certificate_ends_timestamp_seconds": (
+            "gauge",
+            {f'{{name="{name}"}}': ends for name, ends in status["certificates"].items()},
+        ),
         "last_exchange_timestamp_seconds": ("gauge", {"": status["last_exchange"]}),
     }
     text = [

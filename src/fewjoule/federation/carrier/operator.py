@@ -70,8 +70,9 @@ class Operator:
         return self._ask({"ask": "fetch", "job": job, "number": number}, frames.RESULT, LARGEST_BYTES)
 
     def _facts(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = self._ask(request, frames.ANSWER, LARGEST_ANSWER)
         try:
-            facts = json.loads(self._ask(request, frames.ANSWER, LARGEST_ANSWER))
+            facts = json.loads(answer)
         except (ValueError, RecursionError) as error:
             raise InputError(f"the server's answer cannot be read: {error}; use one release on all sites.") from None
         assert isinstance(facts, dict)

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import grpc
 
 from fewjoule._version import __version__
 from fewjoule.errors import InputError
-from fewjoule.federation import members
+from fewjoule.federation import certificates, members
 from fewjoule.federation.carrier.desk import Desk
 from fewjoule.federation.carrier.gate import Gate
 from fewjoule.federation.carrier.handshakes import listening
@@ -27,7 +28,7 @@ from fewjoule.federation.members import Members
 from fewjoule.files import locked, use_compile_cache
 
 LOOK_SECONDS = 1.0
-LOOK_AT_ALL = 60  # every so many looks also without a change: certificates end
+WARN_SECONDS = 86400.0
 GRACE_SECONDS = 5.0
 
 
@@ -54,7 +55,7 @@ class _Roll:
         self._kit, self._log = kit, log
         self._path = kit.folder / members.FILE
         self.now = members.read_members(kit)
-        self._mark = self._stamp()
+        self._mark, self._looked = self._stamp(), certificates.now()
 
     def _stamp(self) -> tuple[int, int]:
         with contextlib.suppress(OSError):
@@ -80,6 +81,11 @@ class _Roll:
             self._log.say(f"list of members number {new.version}: {', '.join(new.agents)}")
         return is_new
 
+    def has_ended(self) -> bool:
+        """Whether somebody's certificate ended since the last look."""
+        before, self._looked = self._looked, certificates.now()
+        return any(before < member.ends <= self._looked for member in self.now.members)
+
     def accept(self, content: bytes) -> Members:
         """Put in a newer list that the operator sent; the next look takes it over."""
         return members.accept(self._kit, content)
@@ -94,7 +100,7 @@ async def _serve(kit: Kit, log: Log, metrics_port: int | None) -> bool:
     gate = Gate(kit, lambda: roll.now, streams.serve, desk.serve, log)
     server = grpc.aio.server(handlers=(gate,), options=SERVER_OPTIONS, compression=grpc.Compression.NoCompression)
     try:
-        server.add_secure_port(listening_address(kit), server_credentials(kit))
+        server.add_secure_port(listening_address(kit), server_credentials(kit, log))
     except RuntimeError:
         raise InputError(
             f"port {facts.port} of this machine cannot be listened on: another program has it, or it needs rights "
@@ -104,11 +110,9 @@ async def _serve(kit: Kit, log: Log, metrics_port: int | None) -> bool:
         loop.add_signal_handler(number, stop.set)
     await server.start()
     log.say(f"server of federation {facts.federation} on port {facts.port}", fewjoule=__version__)
-    if kit.warning is not None:
-        log.say(kit.warning)
     with serve_metrics(metrics_port, desk.status) if metrics_port is not None else contextlib.nullcontext():
         jobs.begin()
-        watching = asyncio.ensure_future(_watch(roll, lambda: streams.close_if(gate.refuses)))
+        watching = asyncio.ensure_future(_watch(roll, lambda: streams.close_if(gate.refuses), log))
         await stop.wait()
         watching.cancel()
         log.say("ending")
@@ -120,13 +124,16 @@ async def _serve(kit: Kit, log: Log, metrics_port: int | None) -> bool:
     return is_clean
 
 
-async def _watch(roll: _Roll, close: Callable[[], None]) -> None:
-    """Send away at once whom a new list refuses, and sooner or later whose certificate has ended."""
-    looks = 0
+async def _watch(roll: _Roll, close: Callable[[], None], log: Log) -> None:
+    """Send away at once whom a new list refuses and whose certificate has ended; once a day, say who has to renew."""
+    warned = -WARN_SECONDS
     while True:
+        if time.monotonic() - warned >= WARN_SECONDS:
+            warned = time.monotonic()
+            for line in roll.now.warnings():
+                log.say(line)
         await asyncio.sleep(LOOK_SECONDS)
-        looks += 1
-        if roll.has_changed() or looks % LOOK_AT_ALL == 0:
+        if roll.has_changed() | roll.has_ended():
             close()
 
 

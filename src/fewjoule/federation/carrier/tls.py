@@ -1,9 +1,13 @@
 """Both ends of a connection: credentials, limits that hold before memory is taken, and why a connection failed."""
 
+from pathlib import Path
+
 import grpc
 
+from fewjoule.errors import InputError
 from fewjoule.federation.carrier.frames import LARGEST_PIECE
-from fewjoule.federation.kits import Kit
+from fewjoule.federation.carrier.log import Log
+from fewjoule.federation.kits import Kit, read_kit
 from fewjoule.federation.trust import clean
 
 AGENT_METHOD, OPERATOR_METHOD = "/fewjoule/Agent", "/fewjoule/Operator"
@@ -42,9 +46,37 @@ CLIENT_OPTIONS = [
 ]
 
 
-def server_credentials(kit: Kit) -> grpc.ServerCredentials:
-    """Only who shows a certificate of the federation's own root gets through the handshake."""
-    return grpc.ssl_server_credentials([(kit.key, kit.certificate)], root_certificates=kit.ca, require_client_auth=True)
+def server_credentials(kit: Kit, log: Log) -> grpc.ServerCredentials:
+    """Only who shows a certificate of the federation's own root gets through the handshake.
+
+    The kit is read again when its certificate changes, so a renewed one serves without a restart.
+    """
+
+    def configuration(now: Kit) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(now.key, now.certificate)], root_certificates=now.ca)
+
+    used = [_stamp(kit.folder)]
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        """Before every handshake: None where nothing has changed."""
+        if (stamp := _stamp(kit.folder)) == used[0]:
+            return None
+        used[0] = stamp
+        try:
+            now = read_kit(kit.folder, "server")
+        except InputError as error:
+            log.refused("the kit", "certificate.pem", str(error))
+            return None
+        log.say(f"the server's certificate was renewed; it ends on {now.ends:%Y-%m-%d}")
+        return configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(kit), renewed, require_client_authentication=True)
+
+
+def _stamp(folder: Path) -> tuple[tuple[int, int], ...]:
+    """What changes when a kit is renewed."""
+    facts = [path.stat() for name in ("ca.pem", "certificate.pem", "key.pem") if (path := folder / name).exists()]
+    return tuple((fact.st_mtime_ns, fact.st_ino) for fact in facts)
 
 
 def channel_credentials(kit: Kit) -> grpc.ChannelCredentials:
