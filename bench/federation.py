@@ -21,7 +21,7 @@ import psutil
 
 from fewjoule.federation import blocks
 from fewjoule.federation.authority import provision
-from fewjoule.federation.carrier.demo import Site, free_port
+from fewjoule.federation.carrier.demo import DATA, Site, free_port
 from fewjoule.federation.carrier.operator import Operator
 from fewjoule.federation.federation_file import Federation
 from fewjoule.federation.spec import Spec
@@ -71,7 +71,7 @@ def federation(spec: Spec) -> Iterator[tuple[Operator, list[Site]]]:
         rng = np.random.default_rng(0)
         for agent in spec.agents:
             x, y = rng.uniform(0, 1, (200, 784)).astype(np.float32), rng.integers(0, 10, 200).astype(np.int32)
-            np.savez(folder / f"{agent}.npz", x=x, y=y)
+            np.savez(folder / "kits" / agent / DATA, x=x, y=y)
         sites = []
         for site in ("server", *spec.agents):
             sites.append(Site(folder, site, lambda line: None))

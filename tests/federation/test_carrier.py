@@ -282,7 +282,8 @@ def test_trial_42_why_a_connection_failed_is_said_in_words(code: str, details: s
 def test_metrics_are_text_on_this_machine(bench: Bench) -> None:
     progress = bench.server(bench.spec("fedavg")).status() | {"round": 4, "present": 3, "joules": {"measured": 2.5}}
     job = {"state": "running", "progress": progress}
-    status = {"agents": {"north": {}, "south": None}, "jobs": [job], "refused": 3, "last_exchange": 1.5}
+    status: dict[str, Any] = {"agents": {"north": {}, "south": None}, "jobs": [job], "refused": 3}
+    status |= {"last_exchange": 1.5, "certificates": {"north": 9.0}}
     text = render(status)
     for line in (
         "fewjoule_connected_agents 1", 'fewjoule_jobs{state="running"} 1', "fewjoule_round 4",

@@ -37,6 +37,9 @@ class Scripted:
     def await_server(self, tell: Callable[[str], None], patience_seconds: float | None) -> None:
         self.calls.append("await")
 
+    def status(self) -> dict[str, Any]:
+        return {"agents": dict.fromkeys(NAMES)}
+
     def start(self, specs: Sequence[str], begun: bool) -> str:
         self._called(f"start {begun}")
         id = job_id(specs)
