@@ -3,8 +3,8 @@
     pip install 'nvflare>=2.9,<2.10'
     python bench/federation_no_op.py [--agents 3] [--rounds 100] [--bytes 26000]
 
-Beside it, `bench/federation.py` shows a round of ours with all its arithmetic and state. Provisioning, logs and settings are
-NVFlare's own. Times are medians on the server.
+Beside it, `bench/federation.py` shows a round of ours with all its arithmetic and state. Provisioning, logs and
+settings are NVFlare's own. Times are medians on the server.
 """
 
 import argparse
@@ -87,7 +87,9 @@ def no_op(count: int, rounds: int, size: int) -> float:
         while not str(session.get_job_meta(number).get("status")).startswith("FINISHED"):
             time.sleep(0.5)
         session.close()
-        found = re.findall(r"no-op round (\d+\.\d{6}) s", (folder / "localhost.log").read_text())
+        told = (folder / "localhost.log").read_text()
+        found = re.findall(r"no-op round (\d+\.\d{6}) s", told)
+        assert found, f"the job did not run:\n{told[-5000:]}"
     return statistics.median(float(seconds) for seconds in found[2:])
 
 
