@@ -20,7 +20,7 @@ from fewjoule.codecs import codec, decode
 from fewjoule.codecs.frame import frame
 from fewjoule.errors import InputError
 from fewjoule.federation import blocks, state, wire
-from fewjoule.federation.nvflare.provision import read_federation
+from fewjoule.federation.federation_file import read_federation
 from fewjoule.federation.records import Records
 from fewjoule.federation.results import read_result
 from fewjoule.federation.spec import Spec, contract, read_spec

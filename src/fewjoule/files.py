@@ -37,12 +37,12 @@ def check_writable(path: str | Path, *, force: bool = False) -> Path:
     return path
 
 
-def write_atomically(path: str | Path, content: bytes, *, force: bool = False) -> None:
-    """Write a file through a temporary neighbour, so that a reader never sees a part of it."""
+def write_atomically(path: str | Path, content: bytes, *, force: bool = False, mode: int = 0o666) -> None:
+    """Write a file through a temporary neighbour, so that a reader never sees a part of it; `mode` less the umask."""
     path = check_writable(path, force=force)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{LEFTOVER}")
     try:
-        with part.open("xb") as file:
+        with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -2,29 +2,32 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
-import psutil
 from jax import Array
 
 from fewjoule import make_agents, method, mlp, simulate, train_locally
-from fewjoule.federation.nvflare.demo import free_port
-from fewjoule.federation.nvflare.jobs import Operator
-from fewjoule.federation.nvflare.operator import View, follow, start_run
-from fewjoule.federation.nvflare.provision import Federation, provision
+from fewjoule.federation.authority import provision
+from fewjoule.federation.carrier import follow as following
+from fewjoule.federation.carrier.demo import free_port
+from fewjoule.federation.carrier.follow import View, follow, start_run
+from fewjoule.federation.carrier.operator import Operator
+from fewjoule.federation.federation_file import Federation
 from fewjoule.federation.spec import load_federated_study
 
+following.POLL_SECONDS = 0.05  # so that a test sees a round soon after it
 NAMES = ("north", "south", "west")
 MODEL = "mlp:1-16-1"
 LOCAL = {"max_steps": 100, "batch": 16}
+FEWJOULE = [sys.executable, "-m", "fewjoule", "federation"]
 
 
 class Real:
@@ -32,8 +35,8 @@ class Real:
 
     def __init__(self, folder: Path, names: tuple[str, ...] = NAMES) -> None:
         self.folder, self.names = folder, names
-        self.federation = Federation("test", "localhost", free_port(), names)
-        provision(self.federation, folder / "kits")
+        self.port = free_port()
+        provision(Federation("test", "localhost", self.port, names), folder / "kits")
         self.pairs = []
         for i, name in enumerate(names):
             x = np.random.default_rng(i).uniform(-5, 5, (32, 1)).astype(np.float32)
@@ -42,14 +45,16 @@ class Real:
             self.pairs.append((x, y))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, *names: str, kit: Path | None = None, environment: dict[str, str] | None = None) -> None:
+    def kit(self, name: str) -> Path:
+        return self.folder / "kits" / name
+
+    def start(self, *names: str, environment: dict[str, str] | None = None, options: tuple[str, ...] = ()) -> None:
         for name in names:
             role = "server" if name == "server" else "agent"
             data = ["--data", str(self.folder / f"{name}.npz")] if role == "agent" else []
-            site = str(kit or self.folder / "kits" / name)
             with (self.folder / f"{name}.log").open("ab") as out:
                 self.processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "fewjoule", "federation", role, site, *data],
+                    [*FEWJOULE, role, str(self.kit(name)), *data, *options],
                     stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})},
                 )  # fmt: skip
 
@@ -59,21 +64,10 @@ class Real:
     def await_log(self, name: str, text: str, seconds: float = 60, after: int = 0) -> None:
         await_true(lambda: text in self.log(name)[after:], seconds, f"{text!r} in the log of {name}")
 
-    def kill(self, name: str, worker_only: bool = False) -> None:
-        """kill -9: the whole site at once, or the process of the job alone."""
-        family = psutil.Process(self.processes[name].pid).children(recursive=True)
-        if worker_only:
-            family = [p for p in family if any("worker_process" in a or "runner_process" in a for a in p.cmdline())]
-            assert family, "no process of a job to kill"
-        else:
-            family = [psutil.Process(self.processes[name].pid), *family]
-        for process in family:
-            try:
-                process.send_signal(signal.SIGKILL)
-            except psutil.NoSuchProcess:
-                continue
-        if not worker_only:
-            self.processes[name].wait()
+    def kill(self, name: str) -> None:
+        """kill -9"""
+        self.processes[name].kill()
+        self.processes[name].wait()
 
     def stop(self) -> list[int]:
         for process in self.processes.values():
@@ -90,13 +84,10 @@ class Real:
         return path
 
     def run(self, study: Path, out: str = "run", line: Callable[[str], None] = print) -> Path:
-        operator = Operator(self.folder / "kits" / "operator")
-        try:
-            operator.reconnect(lambda text: None, 60)
+        with closing(Operator(self.kit("operator"))) as operator:
+            operator.await_server(lambda text: None, 60)
             folder = start_run(load_federated_study(str(study)), operator, str(self.folder / out))
             follow(folder, operator, View(line), patience_seconds=90)
-        finally:
-            operator.close()
         return folder
 
     def simulated(self, name: str, seed: int = 3, **settings: object) -> Array:
@@ -104,6 +95,40 @@ class Real:
         agents = make_agents(self.pairs, [(x[:8], y[:8]) for x, y in self.pairs], names=self.names)
         local = train_locally(model, agents, seed=seed, **LOCAL)  # type: ignore[arg-type]
         return simulate(method(name, **settings), model, agents, local, seed=seed).meta
+
+
+class Running(threading.Thread):
+    """A study run in the background; lines of its view as they come."""
+
+    def __init__(self, real: Real, study: Path, out: str) -> None:
+        super().__init__(daemon=True)
+        self.real, self.study, self.out = real, study, out
+        self.lines: list[str] = []
+        self.error: BaseException | None = None
+        self.folder: Path | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.folder = self.real.run(self.study, self.out, self.lines.append)
+        except BaseException as error:  # to be raised in the test's own thread
+            self.error = error
+
+    def await_round(self, least: int) -> None:
+        def there() -> bool:
+            if self.error is not None:
+                raise self.error
+            rounds = [int(line.split("round ")[1].split("/")[0]) for line in self.lines if "  round " in line]
+            return any(r >= least for r in rounds)
+
+        await_true(there, 120, f"round {least}")
+
+    def result(self) -> Path:
+        self.join(240)
+        if self.error is not None:
+            raise self.error
+        assert self.folder is not None, f"the run did not end; it said: {self.lines}"
+        return self.folder
 
 
 def await_true(check: Callable[[], bool], seconds: float, what: str) -> None:
@@ -133,7 +158,5 @@ def federation(folder: Path, names: tuple[str, ...] = NAMES) -> Iterator[Real]:
         real.start("server", *names)
         yield real
     finally:
-        real.stop()
-
-
-__all__ = ["NAMES", "Real", "await_true", "federation", "meta_of", "summary_of"]
+        codes = real.stop()
+    assert set(codes) == {0}, f"a site did not end cleanly: {codes}"

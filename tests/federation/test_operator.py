@@ -1,70 +1,65 @@
-"""The operator's side without a network: a session that answers from a script, and sockets of this process."""
+"""The operator's side without a network: a server that answers from a script, and sockets of this process."""
 
-import json
-import logging
+import io
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
+
+pytest.importorskip("grpc", reason="needs the extra: pip install 'fewjoule[federation]'")
 
 from fewjoule import InputError
-from fewjoule.federation.nvflare import jobs, operator
-from fewjoule.federation.nvflare.jobs import Away, Operator, write_job
-from fewjoule.federation.nvflare.operator import View, describe, follow, read_facts, start_run
-from fewjoule.federation.nvflare.traffic import Traffic
+from fewjoule.federation.carrier.follow import View, describe, follow, read_facts, start_run
+from fewjoule.federation.carrier.jobs import Job, job_id
+from fewjoule.federation.carrier.live import LiveView, picture
+from fewjoule.federation.carrier.operator import Away
+from fewjoule.federation.carrier.traffic import Traffic
 from fewjoule.federation.spec import read_spec
 from fewjoule.study.settings import Study, make_study
 from tests.federation.bench import NAMES, SHORT, Bench
 
 
-class NoConnection(Exception):  # noqa: N818 - NVFlare's name
-    pass
-
-
-class InternalError(Exception):
-    pass
-
-
-class Session:
-    """NVFlare's session: runs a submitted job in this process. `fail` may raise before any answer."""
+class Scripted:
+    """Answers like the server, and runs a started job in this process. `fail` may raise before any answer."""
 
     def __init__(self, bench: Bench, fail: Callable[[str], None] = lambda what: None) -> None:
-        self.bench, self.fail, self.calls = bench, fail, []
-        self.finished: dict[str, Any] = {}
+        self.bench, self.fail = bench, fail
+        self.kit = SimpleNamespace(facts=SimpleNamespace(federation="test", id="ab" * 16, agents=NAMES))
+        self.calls: list[str] = []
+        self.jobs: dict[str, Job] = {}
 
-    def __getattr__(self, what: str) -> Callable[..., Any]:
-        def ask(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(what)
-            self.fail(what)
-            return getattr(self, f"on_{what}")(*args, **kwargs)
+    def _called(self, what: str) -> None:
+        self.calls.append(what)
+        self.fail(what)
 
-        return ask
+    def await_server(self, tell: Callable[[str], None], patience_seconds: float | None) -> None:
+        self.calls.append("await")
 
-    def close(self) -> None:
-        pass
+    def status(self) -> dict[str, Any]:
+        return {"agents": dict.fromkeys(NAMES)}
 
-    def on_get_system_info(self) -> Any:
-        return SimpleNamespace(client_info=[SimpleNamespace(name=n, last_connect_time=1.0) for n in NAMES])
+    def start(self, specs: Sequence[str], begun: bool) -> str:
+        self._called(f"start {begun}")
+        id = job_id(specs)
+        if id not in self.jobs:
+            job = self.jobs[id] = Job(id, [read_spec(text) for text in specs], state="complete", finished=len(specs))
+            for spec in job.specs:
+                job.server, _ = self.bench.run(spec)
+        return id
 
-    def on_submit_job(self, folder: str) -> str:
-        config = json.loads((Path(folder) / "app" / "config" / "config_fed_server.json").read_text())
-        texts = config["components"][0]["args"]["specs"]
-        self.finished["job"] = [self.bench.run(read_spec(text))[0].result() for text in texts]
-        return "job"
+    def look(self, job: str) -> dict[str, Any]:
+        self._called("look")
+        return {**self.jobs[job].describe(), "connected": list(NAMES)}
 
-    def on_get_job_meta(self, job: str) -> dict[str, str]:
-        return {"status": "FINISHED:COMPLETED"}
-
-    def on_download_job_result(self, job: str, folder: str) -> str:
-        for i, data in enumerate(self.finished[job]):
-            (Path(folder) / f"result-{i}.state").write_bytes(data)
-        (Path(folder) / "outcome.json").write_text(json.dumps({"status": "complete", "reason": "", "missing": []}))
-        return folder
+    def fetch(self, job: str, number: int) -> bytes:
+        self._called("fetch")
+        return self.bench.server(self.jobs[job].specs[number]).result()
 
 
 @pytest.fixture
@@ -74,115 +69,103 @@ def study(bench: Bench) -> Study:
     return make_study(table, "test")
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    made: list[float] = []
-    monkeypatch.setattr(operator.time, "sleep", made.append)
-    return made
+def followed(server: Scripted, study: Study, lines: list[str] | None = None) -> Path:
+    folder = start_run(study, server, str(server.bench.folder / "run"))  # type: ignore[arg-type]
+    follow(folder, server, View([].append if lines is None else lines.append))  # type: ignore[arg-type]
+    return folder
 
 
-def connected(bench: Bench, session: Session) -> Operator:
-    kit = bench.folder / "kit"
-    kit.mkdir(mode=0o700)
-    facts = {"role": "operator", "name": "operator", "federation": "test", "agents": NAMES, "host": "here", "port": 1}
-    (kit / "fewjoule.json").write_text(json.dumps(facts))
-    made = Operator(kit)
-
-    def connect() -> None:
-        made._session = session
-
-    made.connect = connect  # type: ignore[method-assign]
-    made.connect()
-    return made
-
-
-def test_trial_22_a_run_is_submitted_fetched_and_written(bench: Bench, study: Study, pauses: list[float]) -> None:
-    session = Session(bench)
-    made = connected(bench, session)
-    folder = start_run(study, made, str(bench.folder / "run"))
-    follow(folder, made, View(lambda line: None))
+def test_trial_22_a_run_is_started_fetched_and_written(bench: Bench, study: Study) -> None:
+    server = Scripted(bench)
+    folder = followed(server, study)
     assert {path.name for path in folder.iterdir()} >= {"summary.json", "traffic.csv", "energy.csv", "federation.json"}
-    assert read_facts(folder)["jobs"] == ["job"]
-    assert session.calls.count("submit_job") == 1
+    assert server.calls == ["start False", "look", "fetch"]
+    assert read_facts(folder)["begun"]
     (folder / ".parts").mkdir()  # as if the operator's machine had died before it wrote the results
-    follow(folder, made, View(lambda line: None))
-    assert session.calls.count("submit_job") == 1
+    follow(folder, server, View([].append))  # type: ignore[arg-type]
+    assert server.calls[3:] == ["start True", "look", "fetch"]
+    assert len(server.jobs) == 1
 
 
-def test_trial_14_a_server_that_fails_is_asked_a_few_times_with_pauses(
-    bench: Bench, study: Study, pauses: list[float]
-) -> None:
-    def fail(what: str) -> None:
-        if what == "submit_job":
-            raise InternalError("disk full")
-
-    session = Session(bench, fail)
-    made = connected(bench, session)
-    folder = start_run(study, made, str(bench.folder / "run"))
-    with pytest.raises(InputError, match=r"the server failed 5 times in a row \(InternalError: disk full\).*resume"):
-        follow(folder, made, View(lambda line: None))
-    assert session.calls.count("submit_job") == 5
-    assert pauses == [2.0, 4.0, 8.0, 16.0]
-
-
-def test_trial_14_a_connection_that_breaks_again_and_again_is_waited_for(
-    bench: Bench, study: Study, pauses: list[float]
-) -> None:
+def test_trial_14_a_connection_that_breaks_again_and_again_is_waited_for_each_time(bench: Bench, study: Study) -> None:
     left = [8]
 
     def fail(what: str) -> None:
         left[0] -= 1
         if left[0] >= 0:
-            raise NoConnection("gone")
+            raise Away("the server is away")
 
-    made = connected(bench, Session(bench, fail))
-    folder = start_run(study, made, str(bench.folder / "run"))
-    follow(folder, made, View(lambda line: None))
-    assert pauses[:8] == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
-
-
-def test_errors_of_a_session_are_told_apart(bench: Bench) -> None:
-    errors: list[Exception] = [NoConnection("x"), InternalError("x"), InternalError("Authentication failed")]
-
-    def fail(what: str) -> None:
-        raise errors.pop(0)
-
-    made = connected(bench, Session(bench, fail))
-    for lost in (True, False):
-        with pytest.raises(Away) as caught:
-            made.status("job")
-        assert caught.value.lost == lost
-    with pytest.raises(InputError, match="the server refused this kit"):
-        made.status("job")
-    made.close()
-    with pytest.raises(Away, match="not connected") as caught:
-        made.status("job")
-    assert caught.value.lost
+    server, lines = Scripted(bench, fail), []
+    followed(server, study, lines)
+    assert server.calls.count("await") == 8  # which pauses, with back-off
+    assert len([line for line in lines if "away" in line]) == 8
 
 
-def test_trial_21_only_nvflares_own_lines_are_silenced(capsys: pytest.CaptureFixture[str]) -> None:
-    def record(path: str) -> logging.LogRecord:
-        return logging.LogRecord("root", logging.ERROR, path, 1, "attempt", None, None)
+def test_a_job_that_a_restarted_server_does_not_know_is_started_again(bench: Bench, study: Study) -> None:
+    server = Scripted(bench)
+    real, forgot = server.look, [False]
 
-    assert not jobs._is_not_of_nvflare(record("/site-packages/nvflare/fuel/session.py"))
-    assert jobs._is_not_of_nvflare(record("scripts/my_script.py"))
-    source = Path(jobs.__file__).read_text()
-    assert not re.search(r"getLogger\(\)\.setLevel|disable\(", source)
+    def look(job: str) -> dict[str, Any]:
+        if not forgot[0]:
+            forgot[0] = True
+            return {"job": job, "state": "unknown", "reason": "", "progress": {}, "finished": 0}
+        return real(job)
+
+    server.look = look  # type: ignore[method-assign]
+    followed(server, study)
+    assert [call for call in server.calls if call.startswith("start")] == ["start False", "start False"]
 
 
-def test_a_job_names_classes_and_brings_no_code(bench: Bench, tmp_path: Path) -> None:
-    write_job(tmp_path / "job", "job", [bench.spec()], 2)
-    files = {str(path.relative_to(tmp_path / "job")) for path in (tmp_path / "job").rglob("*") if path.is_file()}
-    assert files == {"meta.json", "app/config/config_fed_server.json", "app/config/config_fed_client.json"}
-    assert json.loads((tmp_path / "job" / "meta.json").read_text())["min_clients"] == 2
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("asked by the operator", "asked to stop; go on with"), ("it broke", "the run stopped: it broke; go on with")],
+)
+def test_a_run_that_stopped_ends_with_the_cure(bench: Bench, study: Study, reason: str, words: str) -> None:
+    server = Scripted(bench)
+    ended = {"state": "stopped", "reason": reason, "progress": {}, "finished": 0}
+    server.look = lambda job: ended  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=words):
+        followed(server, study)
+
+
+def test_a_run_of_another_federation_is_refused(bench: Bench, study: Study) -> None:
+    server = Scripted(bench)
+    folder = followed(server, study)
+    (folder / ".parts").mkdir()
+    server.kit.facts.id = "cd" * 16
+    with pytest.raises(InputError, match="belongs to federation 'test' \\(abababab\\), the kit to"):
+        follow(folder, server, View([].append))  # type: ignore[arg-type]
+    (folder / "federation.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is damaged or of another release"):
+        read_facts(folder)
 
 
 def test_a_line_of_progress_says_what_is_known(bench: Bench) -> None:
-    server, _ = bench.run(bench.spec("fedavg"))
-    answer = {"progress": server.status(), "finished": 0, "runs": 1, "agents": NAMES}
-    assert "round 4/4  agents 3/3 (2 connected)" in describe(answer, 2)
-    fresh = {**answer, "progress": bench.server(bench.spec("fedavg", nonce="new")).status()}
-    assert "loss -  spread -  0.0 kB  no joules read" in describe(fresh, 0)
+    spec = bench.spec("fedavg")
+    server, _ = bench.run(spec)
+    job = {**Job("ab", [spec], server=server).describe(), "connected": ["north", "west"]}
+    assert "round 4/4  agents 3/3 (2 connected)" in describe(job)
+    fresh = {**job, "progress": bench.server(bench.spec("fedavg", nonce="new")).status()}
+    assert "loss -  spread -  0.0 kB  no joules read" in describe(fresh)
+
+
+def test_the_live_view_shows_agents_and_takes_no_markup(bench: Bench) -> None:
+    spec = bench.spec("fedavg")
+    server, _ = bench.run(spec)
+    job = {**Job("ab", [spec], state="running", server=server).describe(), "connected": ["north", "west"]}
+    job["progress"] = {**job["progress"], "waiting": {"north": "round 3: no answer for 9 s [/red]"}}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(picture(job))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "round 4/4" in shown
+    assert re.search(r"north +connected +round 3: no answer for 9 s \[/red\]", shown)
+    assert re.search(r"south +away", shown)
+    live = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with LiveView(live) as view:
+        view.progress(job)
+        view.line("a line [/red]")
+    assert "a line [/red]" in live.file.getvalue()  # type: ignore[attr-defined]
+    assert "paused: agent north: round 3: no answer" in live.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_traffic_counts_the_bytes_of_connections_to_one_port() -> None:

@@ -1,25 +1,26 @@
-"""Real processes on loopback with real certificates: runs, kills, absences, refusals, and nothing left behind."""
+"""Real processes on loopback with real certificates: runs, kills, absences, pauses, and nothing left behind."""
 
-import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
-import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("nvflare", reason="needs the extra: pip install 'fewjoule[federation]'")
+pytest.importorskip("grpc", reason="needs the extra: pip install 'fewjoule[federation]'")
 
 from fewjoule import InputError
-from fewjoule.federation.nvflare.jobs import Operator
-from tests.federation.real import NAMES, Real, await_true, federation, meta_of
+from fewjoule.federation.carrier.operator import Operator
+from tests.federation.real import FEWJOULE, NAMES, Real, Running, await_true, federation, meta_of
 
 pytestmark = pytest.mark.slow
 
@@ -27,11 +28,11 @@ MANY_ROUNDS = """
     [[methods]]
     name = "mb"
     method = "meta_backward"
-    rounds = 400
+    rounds = 600
     radius = 0.0005
     batch = 16
 """
-SETTINGS = {"rounds": 400, "radius": 0.0005, "batch": 16}
+SETTINGS = {"rounds": 600, "radius": 0.0005, "batch": 16}
 
 
 @pytest.fixture(scope="module")
@@ -44,40 +45,6 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
 @pytest.fixture(scope="module")
 def undisturbed(real: Real) -> np.ndarray:
     return meta_of(real.run(real.study(MANY_ROUNDS), "undisturbed"), "mb")
-
-
-class Running(threading.Thread):
-    """A study run in the background; lines of its view as they come."""
-
-    def __init__(self, real: Real, study: Path, out: str) -> None:
-        super().__init__(daemon=True)
-        self.real, self.study, self.out = real, study, out
-        self.lines: list[str] = []
-        self.error: BaseException | None = None
-        self.folder: Path | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.folder = self.real.run(self.study, self.out, self.lines.append)
-        except BaseException as error:  # to be raised in the test's own thread
-            self.error = error
-
-    def await_round(self, least: int) -> None:
-        def there() -> bool:
-            if self.error is not None:
-                raise self.error
-            rounds = [int(line.split("round ")[1].split("/")[0]) for line in self.lines if "  round " in line]
-            return any(r >= least for r in rounds)
-
-        await_true(there, 120, f"round {least}")
-
-    def result(self) -> Path:
-        self.join(240)
-        if self.error is not None:
-            raise self.error
-        assert self.folder is not None, f"the run did not end; it said: {self.lines}"
-        return self.folder
 
 
 def test_every_kind_of_method_gives_the_simulators_model(real: Real) -> None:
@@ -138,18 +105,13 @@ def test_undisturbed_run_equals_the_simulator(real: Real, undisturbed: np.ndarra
     np.testing.assert_allclose(undisturbed, real.simulated("meta_backward", **SETTINGS), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["process of the job", "whole site"])
-def test_a_killed_agent_comes_back_and_the_numbers_are_the_same(
-    real: Real, undisturbed: np.ndarray, whole: bool
-) -> None:
-    running = Running(real, real.study(MANY_ROUNDS), f"agent-{whole}")
+def test_a_killed_agent_comes_back_and_the_numbers_are_the_same(real: Real, undisturbed: np.ndarray) -> None:
+    running = Running(real, real.study(MANY_ROUNDS), "agent")
     running.await_round(20)
-    real.kill("south", worker_only=not whole)
-    if whole:
-        real.start("south")
-    folder = running.result()
-    np.testing.assert_array_equal(meta_of(folder, "mb"), undisturbed)
-    assert len(json.loads((folder / "federation.json").read_text())["jobs"]) >= 2
+    real.kill("south")
+    await_true(lambda: any("waiting for south" in line for line in running.lines), 30, "a line that names the agent")
+    real.start("south")
+    np.testing.assert_array_equal(meta_of(running.result(), "mb"), undisturbed)
 
 
 def test_a_killed_server_comes_back_and_the_numbers_are_the_same(real: Real, undisturbed: np.ndarray) -> None:
@@ -170,18 +132,17 @@ def test_both_killed_and_the_numbers_are_the_same(real: Real, undisturbed: np.nd
 
 
 DIE_WHILE_WRITING = """
-    import os, signal, sys
-    if any("worker_process" in a or "runner_process" in a for a in sys.orig_argv):
-        real, count = os.replace, [0]
-        def replace(source, target):
-            count[0] += str(target).endswith(".state")
-            mark = os.environ["DIE_ONCE"]
-            if count[0] == 30 and not os.path.exists(mark):
-                open(mark, "w").close()
-                os.truncate(source, 100)
-                os.kill(os.getpid(), signal.SIGKILL)
-            real(source, target)
-        os.replace = replace
+    import os, signal
+    real, count = os.replace, [0]
+    def replace(source, target, **rest):
+        count[0] += str(target).endswith(".state")
+        mark = os.environ["DIE_ONCE"]
+        if count[0] == 30 and not os.path.exists(mark):
+            open(mark, "w").close()
+            os.truncate(source, 100)
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(source, target, **rest)
+    os.replace = replace
 """
 
 
@@ -191,18 +152,17 @@ def test_a_kill_in_the_middle_of_a_state_file(real: Real, undisturbed: np.ndarra
     (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(DIE_WHILE_WRITING))
     mark = tmp_path / "died"
     real.kill(site)
-    real.start(site, environment={"PYTHONPATH": str(tmp_path), "DIE_ONCE": str(mark)})
-    try:
-        folder = real.run(real.study(MANY_ROUNDS), f"state-{site}")
-    finally:
-        real.kill(site)
-        real.start(site)
-    assert mark.exists()
-    np.testing.assert_array_equal(meta_of(folder, "mb"), undisturbed)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    real.start(site, environment={"PYTHONPATH": path, "DIE_ONCE": str(mark)})
+    running = Running(real, real.study(MANY_ROUNDS), f"state-{site}")
+    await_true(mark.exists, 60, "the kill")
+    real.processes[site].wait()
+    real.start(site)
+    np.testing.assert_array_equal(meta_of(running.result(), "mb"), undisturbed)
 
 
 def test_skip_goes_on_without_an_agent_and_takes_it_back(real: Real) -> None:
-    study = real.study(MANY_ROUNDS.replace("400", "600"), 'policy = "skip"\nquorum = 2\ndeadline_seconds = 10.0')
+    study = real.study(MANY_ROUNDS, 'policy = "skip"\nquorum = 2\ndeadline_seconds = 10.0')
     running = Running(real, study, "skip")
     running.await_round(20)
     real.kill("north")
@@ -219,191 +179,119 @@ def test_skip_goes_on_without_an_agent_and_takes_it_back(real: Real) -> None:
     assert present[-1] == 3.0  # it came back
 
 
-def test_stop_status_and_resume(real: Real) -> None:
-    kit = str(real.folder / "kits" / "operator")
-    running = Running(real, real.study(MANY_ROUNDS.replace("400", "1500")), "stopped")
+def test_stop_status_and_resume(real: Real, undisturbed: np.ndarray) -> None:
+    kit = str(real.kit("operator"))
+    running = Running(real, real.study(MANY_ROUNDS), "stopped")
     running.await_round(5)
-    command = [sys.executable, "-m", "fewjoule", "federation"]
-    status = subprocess.run([*command, "status", "--kit", kit], capture_output=True, text=True, check=True).stdout
-    assert "north: connected" in status
-    assert "fewjoule-" in status
+    status = subprocess.run([*FEWJOULE, "status", "--kit", kit], capture_output=True, text=True, check=True).stdout
+    assert "north: connected for" in status
+    assert "running: run 1/1  round" in status
     folder = str(real.folder / "stopped")
-    subprocess.run([*command, "stop", folder, "--kit", kit], check=True)
+    subprocess.run([*FEWJOULE, "stop", folder, "--kit", kit], check=True)
     with pytest.raises(InputError, match="asked to stop; go on with: fewjoule federation resume"):
         running.result()
-    done = subprocess.run([*command, "resume", folder, "--kit", kit], capture_output=True, text=True, check=True)
+    done = subprocess.run([*FEWJOULE, "resume", folder, "--kit", kit], capture_output=True, text=True, check=True)
     assert "run folder" in done.stdout
     rows = (Path(folder) / "trace.csv").read_text().splitlines()[1:]
-    assert [int(row.split(",")[2]) for row in rows] == list(range(1, 1501))  # none lost, none twice
-    again = subprocess.run([*command, "resume", folder, "--kit", kit], capture_output=True, text=True)
+    assert [int(row.split(",")[2]) for row in rows] == list(range(1, 601))  # none lost, none twice
+    np.testing.assert_array_equal(meta_of(Path(folder), "mb"), undisturbed)
+    again = subprocess.run([*FEWJOULE, "resume", folder, "--kit", kit], capture_output=True, text=True)
     assert again.returncode == 2
     assert "nothing is left to resume" in again.stderr
 
 
-# Who is not let in
-
-
-@contextlib.contextmanager
-def stranger(real: Real, tmp_path: Path, name: str, change: "Changed") -> Iterator[Path]:
-    """An agent that starts from a changed copy of a kit; its log."""
-    kit = tmp_path / "kit"
-    shutil.copytree(real.folder / "kits" / name, kit, ignore=shutil.ignore_patterns(".lock", "state", "log.txt"))
-    change(kit)
-    log = tmp_path / "stranger.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fewjoule", "federation", "agent", str(kit), "--data", real.folder / "north.npz"],
-            stdout=out, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    try:
-        yield log
-    finally:
-        process.terminate()
-        process.wait(40)
-
-
-def self_signed(kit: Path) -> None:
-    """The right names, signed by nobody the server knows."""
-    import datetime
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    old = x509.load_pem_x509_certificate((kit / "startup" / "client.crt").read_bytes())
-    key = rsa.generate_private_key(65537, 2048)
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(old.subject)
-        .issuer_name(old.subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
+def test_a_server_goes_on_by_itself_when_nobody_follows(real: Real, undisturbed: np.ndarray) -> None:
+    """The operator and the server are killed; the server, started again, finishes the run before anybody asks."""
+    operator = subprocess.Popen(
+        [*FEWJOULE, "run", str(real.study(MANY_ROUNDS)), "--kit", str(real.kit("operator")), "--out", "alone"],
+        cwd=real.folder, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert operator.stdout is not None
+    for line in operator.stdout:
+        if "  round " in line and "round 0/" not in line:
+            break
+    operator.kill()
+    operator.wait()
+    real.kill("server")
+    before = len(real.log("server"))
+    real.start("server")
+    real.await_log("server", "complete: all exchanges done", 120, before)
+    subprocess.run(
+        [*FEWJOULE, "resume", str(real.folder / "alone"), "--kit", str(real.kit("operator"))], check=True, timeout=120
     )
-    (kit / "startup" / "client.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    pem, plain = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
-    (kit / "startup" / "client.key").write_bytes(key.private_bytes(pem, plain, serialization.NoEncryption()))
+    np.testing.assert_array_equal(meta_of(real.folder / "alone", "mb"), undisturbed)
 
 
-def another_federation(kit: Path) -> None:
-    """A whole kit of another federation with the same names, pointed at this server."""
-    from fewjoule.federation.nvflare.provision import Federation, provision
-
-    facts = json.loads((kit / "fewjoule.json").read_text())
-    other = kit.parent / "other"
-    provision(Federation(facts["federation"], facts["host"], facts["port"], tuple(facts["agents"])), other)
-    for name in ("client.crt", "client.key", "rootCA.pem"):
-        shutil.copy(other / facts["name"] / "startup" / name, kit / "startup" / name)
-
-
-def posing(kit: Path) -> None:
-    """The certificate of `north`, the name of `south`."""
-    for name in ("fewjoule.json", "startup/fed_client.json"):
-        path = kit / name
-        path.write_text(path.read_text().replace('"north"', '"south"', 1 if name == "fewjoule.json" else -1))
-
-
-Changed = type(self_signed)
+def test_trial_39_an_agent_that_hangs_is_named_and_stop_works(real: Real) -> None:
+    """The process is stopped by a signal: its connection stays open, and it answers nothing."""
+    running = Running(real, real.study(MANY_ROUNDS), "hung")
+    running.await_round(5)
+    real.processes["west"].send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(2)
+        with closing(Operator(real.kit("operator"))) as operator:
+            began = time.monotonic()
+            (job,) = [job for job in operator.status()["jobs"] if job["state"] in ("running", "waiting")]
+            operator.stop(job["job"])
+            with pytest.raises(InputError, match="asked to stop"):
+                running.result()
+            assert time.monotonic() - began < 20  # not the minutes of a deadline
+    finally:
+        real.processes["west"].send_signal(signal.SIGCONT)
+    real.await_log("west", "connected to federation")
 
 
-def dial(real: Real, kit: Path | None) -> bytes:
-    """What the server says to a TLS client that trusts it and shows this kit's certificate, or none."""
-    import ssl
+def test_trial_42_a_port_in_use_is_one_line_and_exit_code_2(real: Real, tmp_path: Path) -> None:
+    copy = tmp_path / "kit"
+    shutil.copytree(real.kit("server"), copy, ignore=shutil.ignore_patterns(".lock", "state", "jobs"))
+    done = subprocess.run([*FEWJOULE, "server", str(copy)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"port {real.port} of this machine cannot be listened on" in done.stderr
+    assert done.stderr.count("\n") == 1
 
-    context = ssl.create_default_context(cafile=str(real.folder / "kits" / "north" / "startup" / "rootCA.pem"))
-    context.check_hostname = False
-    context.set_alpn_protocols(["h2"])
-    if kit is not None:
-        context.load_cert_chain(kit / "startup" / "client.crt", kit / "startup" / "client.key")
-    heard = b""
-    with (
-        socket.create_connection(("localhost", real.federation.port), 10) as plain,
-        contextlib.suppress(OSError),
-        context.wrap_socket(plain) as secured,  # in TLS 1.3 the refusal comes with the first read
-    ):
-        secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        heard = secured.recv(100)
-    return heard
+
+def test_trial_42_a_copied_kit_is_told_on_both_sides(real: Real, tmp_path: Path) -> None:
+    real.await_log("server", "agent north connected")
+    copy, log = tmp_path / "kit", tmp_path / "copy.log"
+    shutil.copytree(real.kit("north"), copy, ignore=shutil.ignore_patterns(".lock", "state"))
+    before = {name: len(real.log(name)) for name in ("server", "north")}
+    with log.open("wb") as out:
+        second = subprocess.Popen(
+            [*FEWJOULE, "agent", str(copy), "--data", str(real.folder / "north.npz")], stdout=out, stderr=out
+        )
+    try:
+        await_true(lambda: b"the server knows this kit from elsewhere" in log.read_bytes(), 30, "a line at the copy")
+        real.await_log("server", "refused: a second connection with the same kit by agent north", 5, before["server"])
+        real.await_log("north", "a second machine connects with a copy of this kit", 5, before["north"])
+        assert b"connected to federation" not in log.read_bytes()
+    finally:
+        second.terminate()
+        assert second.wait(20) == 0
+    assert "is gone" not in real.log("server")[before["server"] :]  # the first one stayed
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("host", "port", "words"),
     [
-        (None, "refused: a connection without a certificate"),
-        (self_signed, "CERTIFICATE_VERIFY_FAILED: self signed certificate"),
-        (another_federation, "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate"),
+        ("localhost", 1, "the server localhost:1 is away"),
+        ("no-such-host.invalid", 9, "the name no-such-host.invalid cannot be resolved"),
     ],
-    ids=["no certificate", "self-signed", "another federation's"],
 )
-def test_a_certificate_that_is_not_ours_is_refused(
-    real: Real, tmp_path: Path, change: Changed | None, words: str
-) -> None:
-    real.await_log("server", "connected")
-    kit = None
-    if change is not None:
-        kit = tmp_path / "kit"
-        shutil.copytree(real.folder / "kits" / "north", kit, ignore=shutil.ignore_patterns(".lock", "state"))
-        change(kit)
-    before = len(real.log("server"))
-    assert dial(real, kit) == b""
-    real.await_log("server", words, 20, before)
-    assert dial(real, real.folder / "kits" / "north") != b""  # the right one is answered
-
-
-def test_a_site_that_poses_as_another_is_refused(real: Real, tmp_path: Path) -> None:
-    real.await_log("server", "agent north connected")
-    before = len(real.log("server"))
-    with stranger(real, tmp_path, "north", posing) as log:
-        real.await_log("server", "authenticated as 'north' but claimed endpoint 'south'", 90, before)
-    assert "connected to federation" not in log.read_text()
-
-
-def test_an_agents_kit_cannot_submit_a_run(real: Real, tmp_path: Path) -> None:
-    """An agent's certificate in the place of the operator's."""
-    with pytest.raises(InputError, match="is the kit of an agent, an operator's kit is needed"):
-        Operator(real.folder / "kits" / "north")
+def test_trial_42_an_agent_says_why_it_is_alone(real: Real, tmp_path: Path, host: str, port: int, words: str) -> None:
     kit = tmp_path / "kit"
-    shutil.copytree(real.folder / "kits" / "operator", kit)
-    for name in ("client.crt", "client.key"):
-        shutil.copy(real.folder / "kits" / "north" / "startup" / name, kit / "startup" / name)
-    before = len(real.log("server"))
-    with pytest.raises(InputError, match="refused this kit"):
-        Operator(kit).reconnect(print, 5)
-    real.await_log("server", "refused", 20, before)
-
-
-@pytest.mark.parametrize("kind", ["code", "class"])
-def test_a_job_that_brings_code_or_names_another_class_is_refused(real: Real, tmp_path: Path, kind: str) -> None:
-    from fewjoule.federation.nvflare.jobs import write_job
-    from fewjoule.federation.spec import load_federated_study, specs_of
-
-    specs = specs_of(load_federated_study(str(real.study(MANY_ROUNDS))), NAMES)
-    job = tmp_path / "job"
-    write_job(job, "job", specs, 3)
-    if kind == "code":
-        (job / "app" / "custom").mkdir()
-        (job / "app" / "custom" / "evil.py").write_text("raise SystemExit\n")
-        site, words = "server", "refused: Failed to run the Job"
-    else:
-        config = job / "app" / "config" / "config_fed_client.json"
-        config.write_text(
-            config.read_text().replace("fewjoule.federation.nvflare.app.FederatedAgent", "subprocess.Popen")
+    shutil.copytree(real.kit("north"), kit, ignore=shutil.ignore_patterns(".lock", "state"))
+    facts = json.loads((kit / "fewjoule.json").read_text())
+    (kit / "fewjoule.json").write_text(json.dumps({**facts, "host": host, "port": port}))
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*FEWJOULE, "agent", str(kit), "--data", str(real.folder / "north.npz")], stdout=out, stderr=out
         )
-        site, words = "north", "is not in allow_list"
-    before = len(real.log(site))
-    operator = Operator(real.folder / "kits" / "operator")
     try:
-        operator.reconnect(print, 20)
-        await_true(lambda: len(operator.agents()) == 3, 60, "all agents")
-        number = operator._session.submit_job(str(job))
-        await_true(lambda: operator.status(number).startswith("FINISHED"), 90, "the end of the job")
-        assert operator.status(number) != "FINISHED:COMPLETED"
+        await_true(lambda: words in log.read_text(), 60, words)
     finally:
-        operator.close()
-    real.await_log(site, words, 20, before)
+        process.terminate()
+        assert process.wait(20) == 0
 
 
 def test_the_demo_ends_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -420,4 +308,5 @@ def test_the_demo_ends_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> No
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # fails all the same where anyone listens
         listener.bind(("127.0.0.1", port))
-    assert os.stat(out / "kits" / "server" / "storage").st_mode & 0o077 == 0
+    for path in (out / "kits").rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path

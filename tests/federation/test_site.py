@@ -10,21 +10,21 @@ from fewjoule import InputError, mlp, write_model
 from fewjoule.energy import metering, powercap
 from fewjoule.federation import agent as agent_module
 from fewjoule.federation.agent import AgentRunner
-from fewjoule.federation.nvflare.site import agent_home, agent_meter, check_files
+from fewjoule.federation.carrier.site import Site, agent_home, agent_meter, check_files
 from fewjoule.federation.spec import Spec
 from tests.energy.powercap_tree import Tree
 from tests.federation.bench import Bench, LocalChannel
 
 
-def site(folder: Path, name: str, model: Path | None = None, **arrays: Any) -> dict[str, Any]:
+def site(folder: Path, name: str, model: Path | None = None, **arrays: Any) -> Site:
     path = folder / f"{name}.npz"
     np.savez(path, **arrays)
-    return {"name": name, "data": str(path), "model": model and str(model), "device": None, "port": 1}
+    return Site(name, path, model)
 
 
-def agree(folder: Path, home: dict[str, Any], **spec: Any) -> AgentRunner:
-    runner = AgentRunner(home["name"], agent_home(home), folder / home["name"])
-    runner.agree(Spec(method={"method": "fedavg"}, agents=(home["name"],), **spec).text)
+def agree(folder: Path, home: Site, **spec: Any) -> AgentRunner:
+    runner = AgentRunner(home.name, agent_home(home), folder / home.name)
+    runner.agree(Spec(method={"method": "fedavg"}, agents=(home.name,), **spec).text)
     return runner
 
 
@@ -86,14 +86,14 @@ def test_trial_12_an_agent_with_counters_completes_and_reports_their_joules(
         programs.setdefault(program, run)
         return programs[program]
 
-    def absent() -> Any:
-        raise metering.NoMeterError("no accelerator here.")
+    def vendors() -> Any:
+        raise AssertionError("a vendor's library was loaded, which takes memory and was not asked for")
 
     programs: dict[Any, Any] = {}
     monkeypatch.setattr(agent_module, "_compiled", counted)
-    monkeypatch.setattr(metering, "PowercapMeter", lambda root, watch: powercap.PowercapMeter(tree.root, watch=watch))
-    monkeypatch.setattr(metering, "ZeusMeter", absent)
-    meter, reason = agent_meter({"device": None})
+    monkeypatch.setattr(metering, "PowercapMeter", lambda watch: powercap.PowercapMeter(tree.root, watch=watch))
+    monkeypatch.setattr(metering, "ZeusMeter", vendors)
+    meter, reason = agent_meter(Site("north", tmp_path))
     assert "measured" in reason
     spec = bench.spec("fedavg", agents=("north",))
     server, outcome = bench.run(spec, channel=LocalChannel({"north": bench.agent("north", meter=meter)}))

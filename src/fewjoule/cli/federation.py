@@ -1,25 +1,29 @@
-"""`fewjoule federation`: the same methods between real machines."""
+"""`fewjoule federation`: the same methods between real machines.
+
+What needs the extra is imported where it is used, so that all other commands work without it.
+"""
 
 import importlib.util
 import json
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fewjoule.errors import InputError
-from fewjoule.federation.nvflare.demo import run_demo
-from fewjoule.federation.nvflare.jobs import Away, Operator
-from fewjoule.federation.nvflare.operator import View, describe, follow, read_facts, start_run
-from fewjoule.federation.nvflare.process import daemon_command, run_site
-from fewjoule.federation.nvflare.provision import place_storage, read_federation
-from fewjoule.federation.nvflare.provision import provision as write_kits
-from fewjoule.federation.nvflare.site import agent_meter, check_files, read_kit, read_site, write_site
+from fewjoule.cli import members
+from fewjoule.energy.metering import METERS
+from fewjoule.errors import InputError, unknown
 from fewjoule.federation.spec import load_federated_study
 from fewjoule.report import write_report
 from fewjoule.study.parts import stopped_study
+
+if TYPE_CHECKING:
+    from fewjoule.federation.carrier.operator import Operator
 
 app = typer.Typer(help="Run methods between real machines (extra: federation).", no_args_is_help=True)
 
@@ -34,38 +38,42 @@ COUNTS = ("charged", "payload", "network")
 
 @app.callback()
 def _need_engine() -> None:
-    if importlib.util.find_spec("nvflare") is None:
-        raise InputError("federations need NVFlare; pip install 'fewjoule[federation]'.")
+    if any(importlib.util.find_spec(name) is None for name in ("grpc", "cryptography")):
+        raise InputError("federations need gRPC and cryptography; pip install 'fewjoule[federation]'.")
+
+
+for command in (members.provision, members.add, members.remove, members.renew, members.members):
+    app.command()(command)
 
 
 @contextmanager
 def _session(
-    kit: Path, patience: float | None = 10.0, tell: Callable[[str], None] = lambda line: None
-) -> Iterator[Operator]:
+    kit: Path, patience: float | None = 0.0, tell: Callable[[str], None] = lambda line: None
+) -> Iterator["Operator"]:
     """The operator of this kit, connected to its server while the block runs."""
+    from fewjoule.federation.carrier.operator import Operator
+
     with closing(Operator(kit)) as operator:
-        operator.reconnect(tell, patience)
+        if operator.kit.warning is not None:
+            print(operator.kit.warning)
+        operator.await_server(tell, patience)
         yield operator
 
 
 @app.command()
-def provision(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Name, agents, [server] name and port.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the kits.")],
+def server(
+    kit: Kit,
+    metrics: Annotated[
+        int | None, typer.Option(help="Also serve Prometheus metrics on this port of 127.0.0.1.", show_default=False)
+    ] = None,
 ) -> None:
-    """Write one kit per site: certificates, minimum rights, and a README with the command that starts it."""
-    for kit in write_kits(read_federation(file), out):
-        print(f"wrote {kit}")
-    print(f"keep {out / 'authority'} off the network: whoever has it can make kits.")
-
-
-@app.command()
-def server(kit: Kit) -> None:
     """Run the server in the foreground; Ctrl-C stops it."""
-    facts = read_kit(kit, "server")
-    place_storage(kit)
-    print(f"server of federation {facts['federation']} on port {facts['port']}", flush=True)
-    raise typer.Exit(run_site(kit, daemon_command(kit)))
+    from fewjoule.federation.carrier.handshakes import VERBOSITY
+
+    os.environ.update(VERBOSITY)
+    from fewjoule.federation.carrier.serve import run_server
+
+    raise typer.Exit(run_server(kit, metrics))
 
 
 @app.command()
@@ -76,15 +84,21 @@ def agent(
     device: Annotated[
         str | None, typer.Option(help="Device preset for the energy model, where none is measured.")
     ] = None,
+    meter: Annotated[
+        str | None, typer.Option(help="auto also tries vendors' libraries (zeus); by default Linux' own counters.")
+    ] = None,
+    consent: Annotated[
+        Path | None, typer.Option(help="What this agent takes part in: a TOML file of its owner.", show_default=False)
+    ] = None,
 ) -> None:
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
-    facts = read_kit(kit, "agent")
-    write_site(kit, data, model, device)
-    site = read_site(kit)
-    samples = check_files(site)  # a mistake in the files shows now, not when a run begins
-    agent_meter(site)
-    print(f"agent {facts['name']}: {samples} samples, server {facts['host']}:{facts['port']}", flush=True)
-    raise typer.Exit(run_site(kit, daemon_command(kit, facts["name"])))
+    from fewjoule.federation.carrier.dial import run_agent
+    from fewjoule.federation.carrier.site import Site
+    from fewjoule.federation.kits import read_kit
+
+    if meter is not None and meter not in METERS:
+        raise unknown("meter", meter, METERS)
+    raise typer.Exit(run_agent(kit, Site(read_kit(kit, "agent").facts.name, data, model, device, meter), consent))
 
 
 @app.command()
@@ -95,6 +109,8 @@ def run(
     patience: Patience = None,
 ) -> None:
     """Run a study's methods over the federation; ends in the same run folder as a simulated run."""
+    from fewjoule.federation.carrier.follow import start_run
+
     chosen = load_federated_study(study)
     _carry(kit, patience, lambda operator: start_run(chosen, operator, out))
 
@@ -102,19 +118,25 @@ def run(
 @app.command()
 def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> None:
     """Go on with a run that was stopped or interrupted, from its last complete round."""
+    from fewjoule.federation.carrier.follow import read_facts
+
     read_facts(folder)
     stopped_study(folder, None)
     _carry(kit, patience, lambda operator: folder)
 
 
-def _carry(kit: Path, patience: float | None, begin: Callable[[Operator], Path]) -> None:
+def _carry(kit: Path, patience: float | None, begin: Callable[["Operator"], Path]) -> None:
     """Follow the run of the folder that `begin` gives to its end, and show what came out."""
+    from fewjoule.federation.carrier.follow import View, follow
+    from fewjoule.federation.carrier.live import LiveView
+
     with _session(kit, patience, print) as operator:
         folder = begin(operator)
         try:
-            follow(folder, operator, View(), patience_seconds=patience)
+            with LiveView() if sys.stdout.isatty() else nullcontext(View()) as view:
+                follow(folder, operator, view, patience_seconds=patience)
         except KeyboardInterrupt:
-            print(f"the federation goes on; look again with: fewjoule federation resume {folder} --kit {operator.kit}")
+            print(f"the federation goes on; look again with: fewjoule federation resume {folder} --kit {kit}")
             raise typer.Exit(130) from None
     _finish(folder)
 
@@ -152,35 +174,56 @@ def traffic_table(folder: Path) -> str:
 def status(kit: OperatorKit) -> None:
     """Who is connected and what runs."""
     with _session(kit) as operator:
-        connected = operator.agents()
-        for name in operator.facts["agents"]:
-            print(f"{name}: {'connected' if name in connected else 'away'}")
-        running = [job for job in operator.jobs() if job.get("status") == "RUNNING"]
-        for job in running:
-            answer = operator.progress(job["job_id"]) or {}
-            told = describe(answer, len(connected)) if answer.get("progress") else "starting or ending"
-            print(f"{job.get('name', job['job_id'])}: {told}")
-        if not running:
-            print("nothing runs")
+        print(status_lines(operator.status()))
+
+
+def status_lines(status: dict[str, Any]) -> str:
+    """What the server says of itself, for people."""
+    from fewjoule.federation.carrier.follow import describe
+
+    lines = [f"federation {status['federation']}, fewjoule {status['fewjoule']}, list of members {status['members']}"]
+    for name, stream in status["agents"].items():
+        minutes = 0 if stream is None else (time.time() - stream["since"]) / 60
+        lines.append(
+            f"{name}: away" if stream is None else f"{name}: connected for {minutes:.0f} min ({stream['from']})"
+        )
+    at_work = [job for job in status["jobs"] if job["state"] in ("queued", "running", "waiting")]
+    for job in at_work:
+        told = describe(job) if job["progress"] else "not begun"
+        lines.append(f"job {job['job'][:8]} {job['state']}: {told}")
+        lines += [f"  {job['reason']}"] if job["reason"] else []
+        lines += [f"  agent {name}: {why}" for name, why in job["progress"].get("waiting", {}).items()]
+    if not at_work:
+        lines.append("nothing runs")
+    lines += [f"warning: {line}" for line in status["warnings"]]
+    if status["refused"]:
+        lines.append(f"{status['refused']} refused since the server began: see log.jsonl in its kit")
+    return "\n".join(lines)
 
 
 @app.command()
 def stop(folder: RunFolder, kit: OperatorKit) -> None:
     """Stop a run after the exchange at hand; its state stays, and resume goes on."""
-    jobs = read_facts(folder)["jobs"]
+    from fewjoule.federation.carrier.follow import job_of
+
+    job = job_of(folder)
     with _session(kit) as operator:
-        if not jobs:
-            raise InputError(f"{folder} has no job yet; nothing is there to stop.")
-        try:
-            operator.ask_to_stop(jobs[-1], "stop: asked by the operator")
-        except Away as error:
-            raise InputError(f"the run of {folder} is not at work now ({error}); nothing is there to stop.") from None
+        operator.stop(job)
     print("stopping after the exchange at hand")
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for everything.")] = Path("federation-demo"),
+    prepare: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Only write kits, data and study, for a server of this name.")
+    ] = None,
 ) -> None:
     """A whole federation on this machine: a server and three agents, real certificates, one run folder."""
+    from fewjoule.federation.carrier.demo import PORT, run_demo, write_demo
+
+    if prepare is not None:
+        write_demo(out, PORT, prepare)
+        print(f"wrote {out}: kits, each with its data or study, for a server at {prepare}:{PORT}")
+        return
     _finish(run_demo(out, lambda line: print(line, flush=True)))

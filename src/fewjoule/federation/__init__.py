@@ -9,6 +9,6 @@
     drive     the loop over any channel
     results   from the server's results to the run folder
 
-These modules know nothing of the network. The modules in `nvflare` carry them over NVFlare and need the extra:
+These modules know nothing of the network. The modules in `carrier` carry them over gRPC and need the extra:
 pip install 'fewjoule[federation]'.
 """

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 from jax import Array
 
 from fewjoule.errors import positive_int
-from fewjoule.methods.method import Broadcast, Info, Method, Turn, Weighting, factory
+from fewjoule.methods.method import Broadcast, Combine, Info, Method, Turn, Weighting, factory
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss
 
 
 @factory
-def average(*, weighting: Weighting = "agents") -> Method:
+def average(*, weighting: Weighting = "agents", combine: Combine = "mean") -> Method:
     """The plain average of the local models: zero rounds. The mandatory control of every other method."""
     return _without_rounds("average", "average")
 

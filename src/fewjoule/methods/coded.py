@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.codecs import Codec, codec
+from fewjoule.codecs import Codec, TopK, codec
 from fewjoule.errors import InputError
 from fewjoule.methods.method import Broadcast, Method, Start, Turn, Upload
 from fewjoule.tasks.samples import AgentData
@@ -52,6 +52,11 @@ def with_codec(
     sent, opening, heard = (None if c is None else codec(c) for c in (up, up if first is None else first, down))
     if sent is None and opening is None and heard is None:
         return method
+    if method.combine != "mean" and TopK in (type(sent), type(opening)):
+        raise InputError(
+            f"combine={method.combine!r} goes weight by weight, and top-k sends most weights of most agents as 0: "
+            "nothing would move; choose another codec, such as quantise:4, or combine='mean'."
+        )
     return _coded(method, sent, opening, heard, first is not None, feedback)
 
 

@@ -14,7 +14,7 @@ import jax
 from jax import Array
 
 from fewjoule.errors import Batch, Count, Epochs, Positive
-from fewjoule.methods.method import Agent, Broadcast, Info, Method, StartAt, Turn, Weighting, factory
+from fewjoule.methods.method import Agent, Broadcast, Combine, Info, Method, StartAt, Turn, Weighting, factory
 from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.descent import Loss, descend, descend_epochs, optimiser
 
@@ -27,6 +27,7 @@ def fedsgd(
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
+    combine: Combine = "mean",
 ) -> Method:
     """One gradient per agent and round; the server steps along their mean. `batch` None takes all samples."""
 
@@ -51,6 +52,7 @@ def fedavg(
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
+    combine: Combine = "mean",
 ) -> Method:
     """Many local steps per agent and round; the server takes the mean of the models."""
 
@@ -71,6 +73,7 @@ def reptile(
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
+    combine: Combine = "mean",
 ) -> Method:
     """As FedAvg, but the server goes only `meta_learning_rate` of the way to the mean."""
 

@@ -14,7 +14,7 @@ from jax import Array
 
 from fewjoule.errors import Batch, Count, Epochs, InputError, Positive, is_real
 from fewjoule.methods.fedavg import local_sgd
-from fewjoule.methods.method import Broadcast, Method, Start, StartAt, Weighting, factory
+from fewjoule.methods.method import Broadcast, Combine, Method, Start, StartAt, Weighting, factory
 
 
 def _below_one(name: str, value: Any) -> None:
@@ -34,6 +34,7 @@ def fedavgm(
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
+    combine: Combine = "mean",
 ) -> Method:
     """FedAvg whose server keeps a running sum of its steps."""
 

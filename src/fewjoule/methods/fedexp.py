@@ -14,7 +14,7 @@ from jax import Array
 
 from fewjoule.errors import Batch, Count, Epochs, NotNegative, Positive
 from fewjoule.methods.fedavg import local_sgd
-from fewjoule.methods.method import Broadcast, Method, StartAt, Turn, Weighting, factory
+from fewjoule.methods.method import Broadcast, Combine, Method, StartAt, Turn, Weighting, factory
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss
 
@@ -23,6 +23,7 @@ from fewjoule.training.descent import Loss
 def fedexp(
     *, rounds: Count = 5, local_steps: Count = 100, epochs: Epochs = None, learning_rate: Positive = 0.01,
     epsilon: NotNegative = 0.0, batch: Batch = 100, start: StartAt = "average", weighting: Weighting = "agents",
+    combine: Combine = "mean",
 ) -> Method:  # fmt: skip
     """FedAvg whose server goes beyond the mean by a factor it takes from the agents' steps."""
     descent = local_sgd(local_steps, learning_rate, batch, epochs)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fewjoule.errors import Batch, Count, Positive
-from fewjoule.methods.method import Broadcast, Info, Method, StartAt, Turn, Weighting, factory
+from fewjoule.methods.method import Broadcast, Combine, Info, Method, StartAt, Turn, Weighting, factory
 from fewjoule.tasks.samples import AgentData, Samples, draw
 from fewjoule.training.descent import Loss, descend, optimiser
 
@@ -33,6 +33,7 @@ def imaml(
     batch: Batch = 100,
     start: StartAt = "average",
     weighting: Weighting = "agents",
+    combine: Combine = "mean",
 ) -> Method:
     """iMAML with `rounds` outer and `inner_steps` inner iterations; `regularisation` is the paper's lambda."""
 

@@ -16,7 +16,7 @@ import optax
 from jax import Array
 
 from fewjoule.errors import Batch, Count, Positive, Text
-from fewjoule.methods.method import Broadcast, Info, Method, Start, StartAt, Turn, Weighting, factory
+from fewjoule.methods.method import Broadcast, Combine, Info, Method, Start, StartAt, Turn, Weighting, factory
 from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.descent import Loss, descend, optimiser
 
@@ -34,6 +34,7 @@ def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:
         batch: Batch = 100,
         start: StartAt = "average",
         weighting: Weighting = "agents",
+        combine: Combine = "mean",
     ) -> Method:
         outer = optimiser(outer_optimiser, outer_learning_rate)
 

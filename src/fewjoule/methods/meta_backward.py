@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 
 from fewjoule.errors import Batch, Count, InputError, Positive, is_real, not_negative, unknown
-from fewjoule.methods.method import Broadcast, Info, Method, Start, Turn, Weighting, factory, own_model_kept
+from fewjoule.methods.method import Broadcast, Combine, Info, Method, Start, Turn, Weighting, factory, own_model_kept
 from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.curvature import largest_eigenvalue
 from fewjoule.training.descent import Loss
@@ -90,6 +90,7 @@ def meta_backward(
     batch: Batch = 100,
     radius: Radius = "auto",
     weighting: Weighting = "agents",
+    combine: Combine = "mean",
 ) -> Method:
     """Projected stochastic gradient ascent from the agents' own models to a common start.
 

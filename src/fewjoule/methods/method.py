@@ -5,7 +5,7 @@ The simulator runs `agent` under `vmap` and `scan`; a federation runs it alone o
     start vector (average of the local models, random, or one agent's) ── probe ──> agents' scalars (optional)
     init(start, probes) -> server state, broadcast
     rounds times:   agent(loss, state, broadcast, data, key) -> state, message, info        on every agent present
-                    server(state, mean of the messages)      -> state, broadcast
+                    server(state, mean of the messages)      -> state, broadcast     or their median: see `Combine`
     the meta-model is `broadcast.model` after the last round, or `final(server state)` where the method has it
 
 With codecs (`fewjoule.methods.coded`), messages are what the receiver decodes, and `packed` beside them is what the
@@ -13,8 +13,10 @@ codec's `to_bytes` puts on the air.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, is_dataclass, replace
+from fractions import Fraction
 from functools import lru_cache, wraps
 from typing import Annotated, Any, NamedTuple, ParamSpec
 
@@ -90,7 +92,7 @@ class Method:
     `start` is "average" (every agent uploads its local model once), "random" (nothing is uploaded) or the position
     of one agent (which uploads its local model). `sends` says what a message is: a "model", which a codec sends as the
     difference from the last broadcast, or a "change" (a gradient, a difference), which it sends as it is. `weighting`
-    says what an agent counts in the means over agents: see `Weighting`.
+    says what an agent counts in the means over agents: see `Weighting`; `combine` which kind of mean: see `Combine`.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Method:
     needs_local: bool = False  # although nothing is uploaded before the first round
     sends: str = "model"
     weighting: str = "agents"
+    combine: str = "mean"
     codecs: tuple[Any, Any, Any] = (None, None, None)
     """Of messages, of the first upload and of broadcasts; None sends float32."""
     upload: Callable[[Array, Array, Array], Upload] | None = None
@@ -133,8 +136,13 @@ def factory(build: Callable[P, Method]) -> Callable[P, Method]:
     make: Callable[..., Method] = build
 
     def make_with(**settings: Any) -> Method:
-        weighting = settings.get("weighting", "agents")
-        return replace(make(**settings), settings=tuple(settings.items()), weighting=weighting)
+        weighting, combine = settings.get("weighting", "agents"), settings.get("combine", "mean")
+        if weighting == "samples" and share_cut(combine):
+            raise InputError(
+                f"combine={combine!r} counts all agents alike, since an agent could claim any number of samples; set "
+                "weighting='agents', or combine='mean'."
+            )
+        return replace(make(**settings), settings=tuple(settings.items()), weighting=weighting, combine=combine)
 
     kept = lru_cache(maxsize=None, typed=True)(make_with)
 
@@ -166,6 +174,24 @@ def _check_weighting(name: str, value: Any) -> None:
         raise InputError(f"{name} must be 'agents' or 'samples', got {value!r}.")
 
 
+def share_cut(combine: str) -> Fraction:
+    """The share of the agents that is left out at each end, weight by weight: 0 for a mean, 1/2 for a median."""
+    return Fraction({"mean": "0", "median": "1/2"}.get(combine, combine.removeprefix("trimmed:")))
+
+
+def _check_combine(name: str, value: Any) -> None:
+    if value in ("mean", "median"):
+        return
+    if not isinstance(value, str) or not re.fullmatch(r"trimmed:0?\.?\d{1,9}", value) or not share_cut(value) < 1 / 2:
+        raise InputError(
+            f"{name} must be 'mean', 'median' or 'trimmed:SHARE' with a share from 0 to below 0.5, such as "
+            f"'trimmed:0.1', got {value!r}."
+        )
+
+
+Combine = Annotated[str, _check_combine]
+"""What the server takes of the agents' messages, weight by weight: their "mean", their "median", or with "trimmed:0.1"
+the mean without the lowest and the highest tenth. The last two hold where some agents send anything at all."""
 Weighting = Annotated[str, _check_weighting]
 """What an agent counts in a mean: all "agents" alike, as in Elgabli et al., or by its "samples", McMahan's n_k / n."""
 StartAt = Annotated[str, _check_start]

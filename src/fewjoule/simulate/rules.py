@@ -1,13 +1,17 @@
 """The rules that a simulated and a federated run share: where a run starts, means over those present, what a message
 costs in bytes, and when a run has diverged."""
 
+import math
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.methods.method import Broadcast, Info, Method, Start
+from fewjoule.errors import InputError
+from fewjoule.methods.method import Broadcast, Info, Method, Start, share_cut
 from fewjoule.models.model import Model
 from fewjoule.randomness import key_for
 
@@ -26,10 +30,11 @@ def uses_local(method: Method) -> bool:
 
 def start_of(method: Method, model: Model, models: Array, seed: Array, weights: Array | None = None) -> Start:
     """What the server knows before the first round, from the local models [agents, d] as it received them."""
-    average, common = mean_over(models, None, weights), model.init(key_for(seed, "start"))
+    average, common = combine(models, weights, None, method.combine), model.init(key_for(seed, "start"))
     if method.start == "random":
         return Start(common, jnp.zeros(()), common)
-    spread = ((models - average) ** 2).sum(-1).max()
+    distances, cut = jnp.sort(((models - average) ** 2).sum(-1)), int(share_cut(method.combine) * len(models))
+    spread = distances[len(models) - 1 - cut]  # the largest, of those that a trimmed mean would keep
     return Start(average if method.start == "average" else models[method.start], spread, common)
 
 
@@ -52,6 +57,40 @@ def mean_over(each: Array, here: Array | None, weights: Array | None = None) -> 
     if weights is not None:
         kept = kept * counts.reshape(shape)
     return kept.sum(0) / jnp.maximum(counts.sum(), 1)
+
+
+def combine(messages: Any, weights: Array | None = None, present: Array | None = None, how: str = "mean") -> Any:
+    """What the server gets of the agents' messages, a pytree of [agents, ...], from those `present` [agents].
+
+    `how` is a method's `Combine`. `weights` [agents] are for means alone.
+    """
+    cut = share_cut(how)
+    if cut == 0:
+        return jax.tree.map(partial(mean_over, here=present, weights=weights), messages)
+    return jax.tree.map(partial(_trimmed_mean, here=present, cut=cut), messages)
+
+
+def _trimmed_mean(each: Array, here: Array | None, cut: Fraction) -> Array:
+    """The mean without the share `cut` of the lowest and of the highest, weight by weight; one or two are left."""
+    agents, by_agent = len(each), (-1,) + (1,) * (each.ndim - 1)
+    count = jnp.asarray(agents) if here is None else here.sum()
+    if here is not None:
+        each = jnp.where(here.reshape(by_agent), each, jnp.nan)  # NaN is sorted to the end
+    ends = jnp.asarray([min(int(cut * n), max(n - 1, 0) // 2) for n in range(agents + 1)])[count]  # exact
+    rank = jnp.arange(agents).reshape(by_agent)
+    kept = jnp.where((ends <= rank) & (rank < count - ends), jnp.sort(each, 0), 0)
+    return kept.sum(0) / jnp.maximum(count - 2 * ends, 1)
+
+
+def check_agents(method: Method, agents: int) -> None:
+    """Refuse a method that needs more agents than there are in a round."""
+    cut = share_cut(method.combine)
+    least = 1 if cut == 0 else max(3, math.ceil(1 / cut))
+    if agents < least:
+        raise InputError(
+            f"combine={method.combine!r} leaves nobody out of fewer than {least} agents, and a round has {agents}; "
+            "take more agents, a larger share, or combine='mean'."
+        )
 
 
 def has_diverged(

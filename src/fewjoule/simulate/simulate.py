@@ -106,7 +106,9 @@ def _checked_presence(
         raise InputError(
             "down_codec sends differences from the last broadcast, so every agent must be there every round."
         )
-    return None if participation == 1.0 else max(1, round(participation * len(agents))), availability
+    present = None if participation == 1.0 else max(1, round(participation * len(agents)))
+    rules.check_agents(method, present or len(agents))
+    return present, availability
 
 
 def _checked_models(
@@ -169,7 +171,7 @@ def _program(
             here = jnp.ones(len(ids)) if available is None else available.astype(jnp.float32)
             count = here.sum()
             over_present = partial(rules.mean_over, here=available)
-            mean = jax.tree.map(partial(rules.mean_over, here=available, weights=weights), messages)
+            mean = rules.combine(messages, weights, available, method.combine)
             new_server, new_broadcast = method.server(server, mean)
             if available is not None:
                 new_states = jax.tree.map(

@@ -11,17 +11,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from fewjoule.errors import InputError
-from fewjoule.federation.nvflare.provision import Federation, provision
-from fewjoule.federation.nvflare.site import template
+from fewjoule.federation.authority import provision
+from fewjoule.federation.carrier.follow import View, follow, start_run
+from fewjoule.federation.carrier.operator import Operator
+from fewjoule.federation.federation_file import Federation, check_host
+from fewjoule.federation.spec import load_federated_study
 from fewjoule.tasks import sinusoid
 
 AGENTS = ("kitchen", "garage", "attic")
 AMPLITUDES = (2.0, 6.0, 10.0)
+DATA, STUDY = "own.npz", "study.toml"
+PORT = 8443
 
 
 def free_port() -> int:
@@ -30,16 +36,18 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def write_demo(folder: Path, port: int) -> Federation:
-    """Kits, data and the study of the demo, in a new folder."""
+def write_demo(folder: Path, port: int, host: str = "localhost") -> Federation:
+    """The demo's kits in a new folder; an agent's kit also has its data, the operator's the study."""
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} exists and is not empty; choose another --out.")
-    federation = Federation("demo", "localhost", port, AGENTS)
+    federation = Federation("demo", check_host(host), port, AGENTS)
     provision(federation, folder / "kits")
     train, held = sinusoid.agents(AMPLITUDES, samples=100, validation=20).data
     for i, name in enumerate(AGENTS):
-        np.savez(folder / f"{name}.npz", x=train.x[i], y=train.y[i], x_test=held.x[i], y_test=held.y[i])
-    (folder / "study.toml").write_text(template("demo.toml"))
+        np.savez(folder / "kits" / name / DATA, x=train.x[i], y=train.y[i], x_test=held.x[i], y_test=held.y[i])
+    (folder / "kits" / "operator" / STUDY).write_text(
+        resources.files(__package__).joinpath("demo.toml").read_text("utf-8")
+    )
     return federation
 
 
@@ -66,7 +74,7 @@ class Site:
         self.name, self.kit = name, folder / "kits" / name
         self._out = (folder / f"{name}.log").open("ab")
         role = json.loads((self.kit / "fewjoule.json").read_text())["role"]
-        data = [] if role == "server" else ["--data", str(folder / f"{name}.npz")]
+        data = [] if role == "server" else ["--data", str(self.kit / DATA)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fewjoule", "federation", role, str(self.kit), *data],
             stdout=self._out,
@@ -92,15 +100,11 @@ class Site:
 
 def run_demo(folder: Path, show: Callable[[str], None] = print) -> Path:
     """The whole demo; the run folder."""
-    from fewjoule.federation.nvflare.jobs import Operator
-    from fewjoule.federation.nvflare.operator import View, follow, start_run
-    from fewjoule.federation.spec import load_federated_study
-
     federation = write_demo(folder, free_port())
     show(f"kits, data and study in {folder}; server on localhost:{federation.port}")
     kit = folder / "kits" / "operator"
     with running(folder, federation.agents, show), contextlib.closing(Operator(kit)) as operator:
-        operator.reconnect(lambda line: None, patience_seconds=60)
-        run = start_run(load_federated_study(str(folder / "study.toml")), operator, str(folder / "run"))
+        operator.await_server(lambda line: None, patience_seconds=60)
+        run = start_run(load_federated_study(str(kit / STUDY)), operator, str(folder / "run"))
         follow(run, operator, View(show), patience_seconds=120)
     return run

@@ -1,1 +1,0 @@
-"""NVFlare as the carrier of a federation: kits, daemons, jobs. Needs the extra `federation`."""
