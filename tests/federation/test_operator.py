@@ -1,5 +1,7 @@
 """The operator's side without a network: a server that answers from a script, and sockets of this process."""
 
+import io
+import re
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 pytest.importorskip("grpc", reason="needs the extra: pip install 'fewjoule[federation]'")
 
 from fewjoule import InputError
 from fewjoule.federation.carrier.follow import View, describe, follow, read_facts, start_run
 from fewjoule.federation.carrier.jobs import Job, job_id
+from fewjoule.federation.carrier.live import LiveView, picture
 from fewjoule.federation.carrier.operator import Away
 from fewjoule.federation.carrier.traffic import Traffic
 from fewjoule.federation.spec import read_spec
@@ -143,6 +147,25 @@ def test_a_line_of_progress_says_what_is_known(bench: Bench) -> None:
     assert "round 4/4  agents 3/3 (2 connected)" in describe(job)
     fresh = {**job, "progress": bench.server(bench.spec("fedavg", nonce="new")).status()}
     assert "loss -  spread -  0.0 kB  no joules read" in describe(fresh)
+
+
+def test_the_live_view_shows_agents_and_takes_no_markup(bench: Bench) -> None:
+    spec = bench.spec("fedavg")
+    server, _ = bench.run(spec)
+    job = {**Job("ab", [spec], state="running", server=server).describe(), "connected": ["north", "west"]}
+    job["progress"] = {**job["progress"], "waiting": {"north": "round 3: no answer for 9 s [/red]"}}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(picture(job))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "round 4/4" in shown
+    assert re.search(r"north +connected +round 3: no answer for 9 s \[/red\]", shown)
+    assert re.search(r"south +away", shown)
+    live = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with LiveView(live) as view:
+        view.progress(job)
+        view.line("a line [/red]")
+    assert "a line [/red]" in live.file.getvalue()  # type: ignore[attr-defined]
+    assert "paused: agent north: round 3: no answer" in live.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_traffic_counts_the_bytes_of_connections_to_one_port() -> None:

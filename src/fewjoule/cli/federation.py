@@ -6,9 +6,10 @@ What needs the extra is imported where it is used, so that all other commands wo
 import importlib.util
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,11 +128,13 @@ def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> No
 def _carry(kit: Path, patience: float | None, begin: Callable[["Operator"], Path]) -> None:
     """Follow the run of the folder that `begin` gives to its end, and show what came out."""
     from fewjoule.federation.carrier.follow import View, follow
+    from fewjoule.federation.carrier.live import LiveView
 
     with _session(kit, patience, print) as operator:
         folder = begin(operator)
         try:
-            follow(folder, operator, View(), patience_seconds=patience)
+            with LiveView() if sys.stdout.isatty() else nullcontext(View()) as view:
+                follow(folder, operator, view, patience_seconds=patience)
         except KeyboardInterrupt:
             print(f"the federation goes on; look again with: fewjoule federation resume {folder} --kit {kit}")
             raise typer.Exit(130) from None

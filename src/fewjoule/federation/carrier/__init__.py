@@ -12,7 +12,7 @@
     dial       the agent's process
     log        lines for people, and a file with everything
     metrics    numbers for a monitoring system
-    operator   the operator's side of a connection; `follow` carries one run to its folder
+    operator   the operator's side of a connection; `follow` carries one run to its folder, `live` shows it
     demo       all of it on one machine
     site       an agent's own data, model and meter
 

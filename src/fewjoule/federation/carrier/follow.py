@@ -32,16 +32,20 @@ class View:
         self._reason = ""
 
     def progress(self, job: dict[str, Any]) -> None:
+        self.pauses(job)
         p = job["progress"]
-        late = "; ".join(f"agent {name}: {why}" for name, why in p.get("waiting", {}).items())
+        if p and (job["finished"], p["exchange"]) != self._last:
+            self._last = (job["finished"], p["exchange"])
+            self.line(describe(job))
+
+    def pauses(self, job: dict[str, Any]) -> None:
+        """A line when a run begins to wait, and for what."""
+        late = "; ".join(f"agent {name}: {why}" for name, why in job["progress"].get("waiting", {}).items())
         reason = (job["reason"].removeprefix("paused: ") if job["state"] in ("running", "waiting") else "") or late
         if reason != self._reason:
             self._reason = reason
             if reason:
                 self.line(f"paused: {reason}")
-        if p and (job["finished"], p["exchange"]) != self._last:
-            self._last = (job["finished"], p["exchange"])
-            self.line(describe(job))
 
 
 def describe(job: dict[str, Any]) -> str:
