@@ -16,7 +16,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from fewjoule import cli, files
+from fewjoule.cli.federation import traffic_table
+from fewjoule.cli.screen import show_summary
 from fewjoule.energy import Ledger
+from fewjoule.errors import InputError
 from fewjoule.models.nets import logistic, mlp
 from fewjoule.models.weights import read_header, read_model, write_model
 from fewjoule.tasks import mnist
@@ -404,6 +407,10 @@ WRONG = [
     (("train", "{agents}", "-o", "{out}", *QUICK, "--align", "yes"), "align must be one of auto, always, never"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--link", "smoke"), "unknown link 'smoke'"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--set", "learning_rate=1e9"), "diverged"),
+    (("adapt", "{meta}", "{new}", "--meter", "nonsense"), "unknown meter 'nonsense'; choose one of auto, cpu-time"),
+    (("adapt", "{meta}", "{new}", "--device", "toaster"), "unknown device 'toaster'"),
+    (("train", "{agents}", "-o", "{out}", *QUICK, "--meter", "nonsense"), "energy.meter"),
+    (("train", "{agents}", "-o", "{out}", "--study", "{study}", "--method", "average"), "local must be a table, got 3"),
 ]
 
 
@@ -413,8 +420,10 @@ def test_wrong_arguments_are_said_in_one_line(
 ) -> None:
     meta = trained(fewjoule, tmp_path)
     np.savez(tmp_path / "wide.npz", x=np.zeros((4, 3)), y=np.zeros(4))
+    (tmp_path / "odd.toml").write_text("local = 3\n[model]\n")
     names = {
-        "meta": meta, "new": tmp_path / "agents" / "a2.npz", "agents": tmp_path / "agents",
+        "study": tmp_path / "odd.toml", "meta": meta,
+        "new": tmp_path / "agents" / "a2.npz", "agents": tmp_path / "agents",
         "wide": tmp_path / "wide.npz", "out": tmp_path / "out",
     }  # fmt: skip
     before = sorted(tmp_path.rglob("*"))
@@ -424,6 +433,26 @@ def test_wrong_arguments_are_said_in_one_line(
     assert len(said) == 1
     assert message in said[0]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("agents", [3]), ("agents", "x"), ("energy", 5), ("energy", [[]]), ("link", ["paper"])]
+)
+def test_trial_20_a_card_of_the_wrong_types_is_one_line(
+    key: str, value: object, fewjoule: Command, tmp_path: Path
+) -> None:
+    write_model(tmp_path / "m", mlp([1, 2]), np.zeros(4), {key: value})
+    code, _, err = fewjoule("show", tmp_path / "m")
+    assert code == 2
+    assert f"{key} in its model card must be a" in err
+
+
+@pytest.mark.parametrize("show", [show_summary, traffic_table])
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 1}', "[" * 100_000])
+def test_trial_20_a_damaged_summary_is_one_line(show: Callable[[Path], Any], text: str, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(InputError, match=r"summary\.json"):
+        show(tmp_path)
 
 
 def test_the_installed_command_exits_with_2(tmp_path: Path) -> None:

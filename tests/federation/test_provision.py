@@ -32,6 +32,8 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
         ('["north", "south"]', "[]", "agents must be a list of 1 to 1000 names"),
         ('["north", "south"]', '["north", "north"]', "agents' names must differ"),
         ('["north", "south"]', '["north", "../x"]', "an agent's name must be letters"),
+        ('["north", "south"]', '["north", "all"]', "no agent may be called 'all'"),
+        ('["north", "south"]', '["north", "so\\ruth"]', "an agent's name must be letters"),
         ('["north", "south"]', '["north", "server"]', "none of server, operator, authority"),
         ("port = 8443", "port = 99999", "port must be a whole number from 1 to 65535, got 99999"),
         ("port = 8443", "prot = 8443", "in \\[server\\], unknown key 'prot'; did you mean 'port'"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fewjoule.errors import InputError
 from fewjoule.models.model import check_fit
 from fewjoule.models.nets import mlp
-from fewjoule.tasks.files import DataFormat, read_agents, read_inputs
+from fewjoule.tasks.files import DataFormat, format_of_card, read_agents, read_inputs
 from fewjoule.tasks.readers import read_table
 
 X = np.arange(12.0).reshape(6, 2)
@@ -259,3 +259,29 @@ def test_trial_32_whole_targets_of_a_regression_are_pointed_out(tmp_path: Path) 
         check_fit(mlp([2, 1]), agents)
     with pytest.raises(InputError, match=r"have class 2, but .* 1 outputs; .* real numbers if they are none"):
         check_fit(mlp([2, 1], loss="cross_entropy"), agents)
+
+
+@pytest.mark.parametrize("kind", ["<U2", ">U2"])
+@pytest.mark.parametrize("code", [0x110000, 0xFFFFFFFF, 0xD800])
+def test_trial_20_numbers_that_are_no_characters_are_no_classes(tmp_path: Path, kind: str, code: int) -> None:
+    """NumPy hands such a text out as a string that raises SystemError as soon as somebody writes it."""
+    codes = np.array([65, code, 66, 67], np.uint32).astype(kind[0] + "u4")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", npy(header((2, 1)), bytes(16)))
+        archive.writestr("y.npy", npy(header((2,), kind), codes.tobytes()))
+    with pytest.raises(InputError, match="y holds bytes that are no text; write the names of the classes again"):
+        read_table(tmp_path / "a.npz")
+
+
+def test_bytes_are_read_as_utf_8(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X[:2], y=np.array(["café".encode(), b"tea"]))
+    assert read_table(tmp_path / "a.npz").train[1].tolist() == ["café", "tea"]
+    np.savez(tmp_path / "a.npz", x=X[:2], y=np.array([b"\xff\xfe", b"tea"]))
+    with pytest.raises(InputError, match="no text"):
+        read_table(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("reading", [5, "y", [1], {"target": 3}, {"divide_by": "x"}, {"columns": 7}, {"classes": [1]}])
+def test_trial_20_a_card_that_says_nonsense_is_refused(reading: object) -> None:
+    with pytest.raises(InputError):
+        format_of_card({"reading": reading}, "regression")

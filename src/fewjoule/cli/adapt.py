@@ -9,12 +9,12 @@ import typer
 from fewjoule.cli import options
 from fewjoule.cli.screen import say, show_energy, stage, table
 from fewjoule.energy import Ledger
+from fewjoule.energy.metering import Metering
 from fewjoule.errors import InputError, positive, positive_int
 from fewjoule.models.model import check_samples
 from fewjoule.models.weights import write_model
 from fewjoule.simulate.work import adaptation_flops
 from fewjoule.study.outputs import energy_table
-from fewjoule.study.settings import EnergySettings
 from fewjoule.tasks.files import read_task
 from fewjoule.training.adapt import FineTuning, choose_steps, one_task
 from fewjoule.training.adapt import adapt as fine_tune
@@ -55,7 +55,7 @@ def adapt(
     for path, samples in ((new, support), (test or new, held)):
         if samples is not None:
             check_samples(model, samples, f"{path}: the samples")
-    reader = EnergySettings.model_validate(options.given(meter=meter, device=device)).metering()
+    reader = Metering(**options.given(meter=meter, device=device))
     settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
     count = int(support.mask.sum())
     say(f"{model.spec}, {model.loss_name}; {count} samples of {new.name}")

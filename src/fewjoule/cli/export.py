@@ -53,8 +53,7 @@ def show(
         pairs([(key, _shown(value)) for key, value in plain.items()])
         if agents := card.get("agents"):
             say("agents:")
-            if all(isinstance(a, dict) for a in agents):
-                table(list(agents[0]), [[a.get(k) for k in agents[0]] for a in agents])
+            table(list(agents[0]), [[a.get(k) for k in agents[0]] for a in agents])
         if card.get("energy"):
             show_energy(card["energy"], card.get("link"))
     say("tensors:")
@@ -62,10 +61,13 @@ def show(
     table(("name", "shape", "type"), tensors)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, depth: int = 5) -> str:
+    """A value of the card on one line; a stranger's may be nested without end."""
+    if isinstance(value, dict | list) and not depth:
+        return "…"
     if isinstance(value, dict):
-        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items() if v not in (None, [], ()))
+        return ", ".join(f"{k} {_shown(v, depth - 1)}" for k, v in value.items() if v not in (None, [], ()))
     if isinstance(value, list):
-        text = ", ".join(_shown(v) for v in value[:12])
+        text = ", ".join(_shown(v, depth - 1) for v in value[:12])
         return text + (f", … ({len(value)})" if len(value) > 12 else "")
     return f"{value:.6g}" if isinstance(value, float) else str(value)

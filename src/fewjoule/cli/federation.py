@@ -1,7 +1,6 @@
 """`fewjoule federation`: the same methods between real machines."""
 
 import importlib.util
-import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from fewjoule.federation.nvflare.provision import provision as write_kits
 from fewjoule.federation.nvflare.site import agent_meter, check_files, read_kit, read_site, write_site
 from fewjoule.federation.spec import load_federated_study
 from fewjoule.report import write_report
+from fewjoule.report.run_folder import Summary
 from fewjoule.study.parts import stopped_study
 
 app = typer.Typer(help="Run methods between real machines (extra: federation).", no_args_is_help=True)
@@ -129,22 +129,21 @@ def _finish(folder: Path) -> None:
 
 def traffic_table(folder: Path) -> str:
     """Per method and seed: joules by phase and kind, then kilobytes that the link charges, payload and network."""
-    summary = json.loads((folder / "summary.json").read_text())
     lines = []
-    for name, method in summary["methods"].items():
+    for name, method in Summary.read(folder).methods.items():
         joules = ", ".join(
-            f"{phase} {cell['joules']:.3g} ({kind})"
-            for phase, kinds in method["energy"].items()
-            for kind, cell in kinds.items()
+            f"{phase} {amount.joules:.3g} ({kind})"
+            for phase, kinds in method.energy.items()
+            for kind, amount in kinds.items()
         )
-        kilobytes = {column: f"{amount / 1000:.1f}" for column, amount in method["traffic"].items()}
+        kilobytes = {column: f"{amount / 1000:.1f}" for column, amount in method.traffic.items()}
         up, down = (" ".join(kilobytes[f"{of}_{way}"] for of in COUNTS) for way in ("up", "down"))
         lines += [
             f"{name:<16}  {joules}",
             f"{'':<16}  up {up} kB, down {down} kB (charged by the link, payload, over the network)",
         ]
-        if method["skipped"]:
-            lines.append(f"{'':<16}  {method['skipped']} answers were left out: see skipped.csv")
+        if method.skipped:
+            lines.append(f"{'':<16}  {method.skipped} answers were left out: see skipped.csv")
     return "\n".join(lines)
 
 

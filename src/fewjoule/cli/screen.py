@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from fewjoule.energy import knows_receiving
 from fewjoule.energy import link as named_link
 from fewjoule.energy.ledger import Phase
-from fewjoule.report.run_folder import SUMMARY, MethodSummary, Summary
+from fewjoule.report.run_folder import MethodSummary, Summary
 
 
 def say(text: str = "") -> None:
@@ -75,7 +75,7 @@ def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
 
 def show_summary(folder: Path) -> None:
     """The result of a run, best first: quality at the headline number of steps, and joules with how they are known."""
-    summary = Summary.model_validate_json((folder / SUMMARY).read_text("utf-8"))
+    summary = Summary.read(folder)
     metric, statistic, at = summary.metric, summary.statistic, summary.headline_steps
     sign = -1 if summary.better == "higher" else 1
     scores = {name: summary.score(name, at) for name in summary.methods}

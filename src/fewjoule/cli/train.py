@@ -69,6 +69,9 @@ def train(
     wanted = options.step_list(steps)
     headline = 10 if 10 in wanted else wanted[-1]
     given: dict[str, Any] = {} if study is None else read_source(study)[0]
+    for name in ("model", "local", "energy"):
+        if not isinstance(given.get(name, {}), dict):
+            raise InputError(f"{study}: {name} must be a table, got {given[name]!r}; write it as [{name}].")
     if study is not None and model is None and "model" not in given:
         raise InputError(f'{study} has no [model]; add one with spec = "mlp:…" or give --model.')
     local = options.given(learning_rate=local_learning_rate, max_steps=local_steps, optimiser=local_optimiser)

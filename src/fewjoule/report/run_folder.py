@@ -164,7 +164,7 @@ class Summary(_Part):
         if self.headline_steps not in self.steps:
             yield f"headline_steps {self.headline_steps} is not one of steps {self.steps}"
         for name, method in self.methods.items():
-            if not method.quality and set(method.diverged) != set(self.seeds):
+            if self.tasks and not method.quality and set(method.diverged) != set(self.seeds):
                 yield f"methods.{name} has no quality although not every seed diverged"
             missing = [steps for steps in self.steps if method.quality and steps not in method.quality]
             if missing:

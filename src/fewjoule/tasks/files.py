@@ -7,10 +7,10 @@ FOLDER/
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -156,6 +156,17 @@ def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table],
 
     done = [t._replace(train=ready(t.path, t.train), test=t.test and ready(t.path, t.test)) for t in tables]
     return done, format._replace(task=task, classes=classes, columns=columns), why
+
+
+def format_of_card(card: Mapping[str, Any], task: str, **said: Any) -> DataFormat:
+    """How a model's files are read: as its card says, unless the user said otherwise."""
+    reading = card.get("reading") or {}
+    if not isinstance(reading, dict):
+        raise InputError(f"the model card's reading must be a table, got {reading!r}; write the model again.")
+    known = {key: tuple(v) if isinstance(v, list) else v for key, v in reading.items() if key in DataFormat._fields}
+    format = DataFormat(**known | said)._replace(task=task)
+    _check_format(format)
+    return format
 
 
 def _check_format(format: DataFormat) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from fewjoule.errors import InputError, is_whole, unknown
 from fewjoule.federation.nvflare.site import template
+from fewjoule.tasks.samples import check_names
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{0,61}[a-zA-Z0-9]")
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?")
@@ -72,6 +73,7 @@ def read_federation(path: Path) -> Federation:
             raise InputError(f"{path}: {key} must be {rule}, got {value!r}.")
     if len({agent.lower() for agent in names}) != len(names):
         raise InputError(f"{path}: agents' names must differ, got {', '.join(names)}.")
+    check_names(names)
     return Federation(name, host, port, tuple(names))
 
 
