@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from fewjoule import cli, files
 from fewjoule.cli.federation import traffic_table
-from fewjoule.cli.screen import show_summary
+from fewjoule.cli.screen import SEE_CHOOSING, show_summary
 from fewjoule.energy import Ledger
 from fewjoule.errors import InputError
 from fewjoule.models.nets import logistic, mlp
@@ -256,6 +256,35 @@ def test_a_report_stands_beside_the_controls(fewjoule: Command, tmp_path: Path) 
         read_model(run / "meta" / "fedavg-0.safetensors").vector, read_model(tmp_path / "m").vector, atol=1e-5
     )
     assert "<html" in (run / "report.html").read_text()
+
+
+def test_trial_27_train_says_that_its_start_is_worth_nothing(fewjoule: Command, tmp_path: Path) -> None:
+    sinusoids(tmp_path / "agents")
+    code, out, err = fewjoule(
+        "train", tmp_path / "agents", "--model", "mlp:1-8-1", "--method", "random", "-o", tmp_path / "m"
+    )
+    assert code == 0, err
+    (line,) = [line for line in out.splitlines() if line.startswith("WARNING: this meta-model is ")]
+    assert "no better than a constant: loss" in line
+    card = read_header(tmp_path / "m").card
+    assert card is not None
+    assert [f"WARNING: this meta-model is {remark}; {SEE_CHOOSING}" for remark in card["remarks"]] == [line]
+    x = np.linspace(-5, 5, 30)
+    assert card["worth"]["constant"] == pytest.approx(np.mean([np.var(a * np.sin(x)) for a in (2, 6)]), rel=1e-4)
+
+
+def test_a_study_that_nothing_judges_names_no_report(fewjoule: Command, tmp_path: Path) -> None:
+    sinusoids(tmp_path / "agents")
+    (tmp_path / "s.toml").write_text(
+        f'name = "own"\nseeds = [0]\n[family]\nkind = "files"\nfolder = "{tmp_path / "agents"}"\n[model]\n'
+        'spec = "mlp:1-8-1"\n[local]\nmax_steps = 50\n[[methods]]\nname = "average"\nmethod = "average"\n'
+    )
+    code, out, err = fewjoule("run", tmp_path / "s.toml", "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "diverged" not in out
+    assert "report" not in out
+    assert f"run folder: {tmp_path / 'run'}; no page, since the study names no new tasks" in out
+    assert "agents' loss after 10 steps" in out
 
 
 def test_local_models_are_not_trained_where_the_method_needs_none(fewjoule: Command, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 from fewjoule import files
 from fewjoule.cli import options
 from fewjoule.cli.run import run_shown
-from fewjoule.cli.screen import say, show_energy, table
+from fewjoule.cli.screen import SEE_CHOOSING, say, show_energy, table
 from fewjoule.errors import InputError
 from fewjoule.methods import method as named_method
 from fewjoule.models.weights import write_model
@@ -116,6 +116,8 @@ def train(
     say(f"mean loss on the agents' samples: {start:.4g} at the start, {final:.4g} now")
     ledger = ledger.select(method=method, phase=("pretraining", "computation", "uplink", "downlink"))
     card = model_card(prepared, prepared.study.methods[0], 0, finished) | {"energy": energy_table(ledger)}
+    for remark in card["remarks"]:
+        say(f"WARNING: this meta-model is {remark}; {SEE_CHOOSING}")
     write_model(output, prepared.model, part.arrays["meta"][0], card, force=force)
     show_energy(card["energy"], card["link"])
     if energy is not None:
