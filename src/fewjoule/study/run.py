@@ -92,10 +92,11 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
     if not left:
         return
     drawn, models = _drawn(study), None if local is None else jnp.asarray(local.arrays["models"])
-    ready = {
-        e.name: Simulation(e.build(), model, agents, models, seed=list(study.seeds), keep_paths=e.name in drawn)
-        for e in left
-    }
+    ready = {}
+    for entry in left:
+        method = entry.build()
+        kept = kept_rounds(method.rounds)[1:].tolist() if entry.name in drawn else False
+        ready[entry.name] = Simulation(method, model, agents, models, seed=list(study.seeds), keep_paths=kept)
     jobs: list[Callable[[], Any]] = [simulation.compile for simulation in ready.values()]
     jobs.append(lambda: _adapted(prepared, jnp.zeros((len(study.seeds), model.size))))
     if tasks is not None:
@@ -139,8 +140,7 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter)
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
-        arrays |= {"path_rounds": rounds, "meta_path": run.meta_path[0][rounds]}
-        arrays["agent_path"] = run.agent_path[0][rounds[1:] - 1]
+        arrays |= {"path_rounds": rounds, "meta_path": run.meta_path, "agent_path": run.agent_path}
     return Part({name: np.asarray(value) for name, value in arrays.items()} | judged.arrays, facts | judged.facts)
 
 
