@@ -24,7 +24,8 @@ from fewjoule.models.weights import export, read_header, read_model, write_model
 from fewjoule.report import run_folder
 from fewjoule.study.parts import Part, Parts
 from fewjoule.study.settings import load_study
-from fewjoule.tasks.files import DataFormat, format_of_card, read_tables
+from fewjoule.tasks.files import read_tables
+from fewjoule.tasks.format import DataFormat, format_of_card
 
 Inputs = Sequence[bytes]
 

@@ -287,6 +287,79 @@ def test_a_study_that_nothing_judges_names_no_report(fewjoule: Command, tmp_path
     assert "agents' loss after 10 steps" in out
 
 
+def test_a_folder_of_tasks_is_adapted_to_as_one_by_one(fewjoule: Command, tmp_path: Path) -> None:
+    meta = trained(fewjoule, tmp_path)
+    new = tmp_path / "new"
+    new.mkdir()
+    x = np.linspace(-2, 2, 9)
+    np.savez(new / "few.npz", x=x[:4], y=np.sin(x[:4]), x_test=x, y_test=np.sin(x))
+    np.savez(new / "many.npz", x=x, y=2 * np.sin(x))
+    code, _, err = fewjoule("adapt", meta, new, "--steps", 3, "--learning-rate", 0.05, "--meter", "operations")
+    assert code == 0, err
+    rows = list(csv.DictReader((tmp_path / "new.adapted" / "tasks.csv").open()))
+    assert [(row["task"], row["samples"]) for row in rows] == [("few", "4"), ("many", "9")]
+    assert rows[1]["held-out loss after 3"] == ""
+    for row in rows:
+        code, _, err = fewjoule(
+            "adapt", meta, new / f"{row['task']}.npz", "--steps", 3, "--learning-rate", 0.05, "--meter", "operations",
+            "-o", tmp_path / row["task"],
+        )  # fmt: skip
+        assert code == 0, err
+        alone = read_model(tmp_path / row["task"])
+        here = read_model(tmp_path / "new.adapted" / f"{row['task']}.safetensors")
+        np.testing.assert_allclose(here.vector, alone.vector, atol=1e-6)
+        assert here.card["adapted"].keys() == alone.card["adapted"].keys()
+        if row["task"] == "many":  # the others are padded to as many samples
+            assert here.card["energy"][-1]["joules"] == pytest.approx(alone.card["energy"][-1]["joules"])
+        assert float(row["loss after 3"]) == pytest.approx(alone.card["adapted"]["loss"], rel=1e-4)
+    assert float(rows[0]["held-out loss after 3"]) == pytest.approx(
+        read_model(tmp_path / "few").card["adapted"]["test_loss"], rel=1e-4
+    )
+    # nothing is written over it, and nothing at all where a task diverges
+    assert "exists" in fewjoule("adapt", meta, new)[2]
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = fewjoule("adapt", meta, new, "--learning-rate", 1e30, "-o", tmp_path / "wild")
+    assert code == 2
+    assert "fine-tuning diverged on 2 of 2 tasks (few, many) within 10 steps of 1e+30; lower --learning-rate" in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_inputs_are_standardised_alike_by_every_command(fewjoule: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "agents").mkdir()
+    raw = 3e5 + 1e4 * rng.normal(size=(2, 20, 2)).astype(np.float32)
+    for i, x in enumerate(raw):
+        np.savez(tmp_path / "agents" / f"a{i}.npz", x=x, y=(i + 1) * (x[:, 0] - 3e5) / 1e4)
+    meta = tmp_path / "meta"
+    net = ("--model", "mlp:2-4-1", "--method", "average", "--local-steps", 50)
+    train = ("train", tmp_path / "agents", *net, "-o", meta)
+    code, _, err = fewjoule(*train, "--standardise")
+    assert code == 0, err
+    loaded = read_model(meta)
+    flat = raw.reshape(-1, 2).astype(float)
+    np.testing.assert_allclose(loaded.card["reading"]["mean"], flat.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(loaded.card["reading"]["scale"], flat.std(0), rtol=1e-9)
+
+    new = tmp_path / "agents" / "a0.npz"
+    assert fewjoule("adapt", meta, new, "--steps", 2, "-o", tmp_path / "adapted")[0] == 0
+    adapted = read_model(tmp_path / "adapted")
+    expected = adapted.model.apply(adapted.vector, jnp.asarray((raw[0] - flat.mean(0)) / flat.std(0), jnp.float32))
+    code, out, err = fewjoule("predict", tmp_path / "adapted", new)
+    assert code == 0, err
+    np.testing.assert_allclose([float(line) for line in out.splitlines()[1:]], expected[:, 0], atol=1e-2)
+
+    code, out, err = fewjoule("export", tmp_path / "adapted", "-o", tmp_path / "graph.onnx")
+    assert code == 0, err
+    assert "it standardises its inputs itself" in out
+    session = onnxruntime.InferenceSession(str(tmp_path / "graph.onnx"))
+    np.testing.assert_allclose(session.run(None, {"x": raw[0]})[0], expected, atol=2e-2)
+
+    write_model(tmp_path / "agents" / "a1.safetensors", mlp([2, 4, 1]), np.zeros(17))
+    code, _, err = fewjoule(*train[:-1], tmp_path / "other", "--standardise")
+    assert code == 2
+    assert "a1.safetensors was trained on inputs as they are; leave standardise" in err
+
+
 def test_local_models_are_not_trained_where_the_method_needs_none(fewjoule: Command, tmp_path: Path) -> None:
     sinusoids(tmp_path / "agents")
     code, out, err = fewjoule("train", tmp_path / "agents", *QUICK, "--set", "start=random", "-o", tmp_path / "m")

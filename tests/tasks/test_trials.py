@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fewjoule.errors import InputError
 from fewjoule.models.model import check_fit
 from fewjoule.models.nets import mlp
-from fewjoule.tasks.files import DataFormat, format_of_card, read_agents, read_inputs
+from fewjoule.tasks.files import read_agents, read_inputs
+from fewjoule.tasks.format import DataFormat, format_of_card
 from fewjoule.tasks.readers import read_table
 
 X = np.arange(12.0).reshape(6, 2)

@@ -9,6 +9,7 @@ import typer
 from fewjoule.cli import options
 from fewjoule.cli.screen import pairs, say, show_energy, table
 from fewjoule.errors import unknown
+from fewjoule.models.nets import standardising_itself
 from fewjoule.models.weights import TARGETS, read_header
 from fewjoule.models.weights import export as write
 
@@ -30,8 +31,12 @@ def export(
     output = output or file.with_suffix(SUFFIX[to])
     options.writable(output, force=force)
     loaded = options.load(file, spec, loss, layout)
-    write(output, loaded.model, loaded.vector, loaded.card, to=to, force=force)
-    say(f"{loaded.model.spec} for {to}: {output}")
+    model, vector, card, form = loaded.model, loaded.vector, loaded.card, options.format_of(loaded, None, None)
+    if form.mean:
+        vector = standardising_itself(model, vector, form.mean, form.scale)
+        card = {**card, "reading": form._replace(mean=(), scale=())._asdict()}
+    write(output, model, vector, card, to=to, force=force)
+    say(f"{model.spec} for {to}: {output}" + ("; it standardises its inputs itself" if form.mean else ""))
 
 
 def show(

@@ -10,7 +10,7 @@ from fewjoule import files
 from fewjoule.errors import InputError
 from fewjoule.models.nets import model_from_spec
 from fewjoule.models.weights import ModelFile, read_header, read_model
-from fewjoule.tasks.files import DataFormat, format_of_card
+from fewjoule.tasks.format import DataFormat, format_of_card
 
 MetaFile = Annotated[Path, typer.Argument(help="A model: .safetensors of fewjoule, PyTorch or Flax.")]
 Spec = Annotated[str | None, typer.Option("--model", help="Architecture, where the file has no fewjoule card.")]

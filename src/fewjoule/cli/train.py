@@ -34,6 +34,7 @@ def train(
     task: Annotated[str | None, typer.Option(help="regression or classification; else by the targets' type.")] = None,
     target: Annotated[str, typer.Option(help="Target column of CSV and Parquet; several with commas.")] = "y",
     divide_by: Annotated[float, typer.Option(help="Divide every input by this: 255 for 8-bit images.")] = 1.0,
+    standardise: Annotated[bool, typer.Option("--standardise", help="Give inputs mean 0 and deviation 1.")] = False,
     validation: Annotated[float | None, typer.Option(help="Share held out, if a file has no x_test.")] = None,
     align: Annotated[str, typer.Option(help="auto, always or never reorder hidden units before averaging.")] = "auto",
     layout: Annotated[str | None, typer.Option(help="pytorch, flax or fewjoule, where weights do not tell.")] = None,
@@ -78,7 +79,7 @@ def train(
     tables: dict[str, dict[str, Any]] = {
         "family": options.given(
             kind="files", folder=str(folder), new_tasks=tasks and str(tasks), target=target, task=task,
-            divide_by=divide_by, validation=validation, align=align, layout=layout,
+            divide_by=divide_by, standardise=standardise, validation=validation, align=align, layout=layout,
         ),
         "model": {**given.get("model", {}), **options.given(spec=model)},
         "local": {**given.get("local", {}), **local},
