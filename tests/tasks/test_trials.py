@@ -17,6 +17,7 @@ from fewjoule.models.model import check_fit
 from fewjoule.models.nets import mlp
 from fewjoule.tasks.files import read_agents, read_inputs
 from fewjoule.tasks.format import DataFormat, format_of_card
+from fewjoule.tasks.parquet_pages import page_sizes
 from fewjoule.tasks.readers import read_table
 
 X = np.arange(12.0).reshape(6, 2)
@@ -286,3 +287,22 @@ def test_bytes_are_read_as_utf_8(tmp_path: Path) -> None:
 def test_trial_20_a_card_that_says_nonsense_is_refused(reading: object) -> None:
     with pytest.raises(InputError):
         format_of_card({"reading": reading}, "regression")
+
+
+def test_trial_19_a_page_of_parquet_is_not_unpacked_to_what_it_claims() -> None:
+    """Found by the fuzzer: pyarrow takes the memory that a page's header asks for, here 2 GB for a file of 1.4 kB."""
+    with pytest.raises(InputError, match=r"page_of_2_gb.parquet unpacks to .* GB, at most 0.0671 GB are read"):
+        read_table(Path(__file__).parent / "fixtures" / "page_of_2_gb.parquet")
+
+
+def test_the_pages_of_a_parquet_file_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows, words = np.arange(2500.0), ["cat", "dog"] * 1250
+    settings = {"row_group_size": 1000, "compression": "snappy", "use_dictionary": ["w"]}
+    pa.parquet.write_table(pa.table({"a": rows, "w": words, "y": rows}), path, **settings)
+    with path.open("rb") as file:
+        metadata = pa.parquet.ParquetFile(path).metadata
+        # beside its numbers a page has 7 bytes that say that none is missing: 4 of length, 3 of one run
+        assert list(page_sizes(file, metadata, {"a"})) == [8 * n + 7 for n in (1000, 1000, 500)]
+        assert len(list(page_sizes(file, metadata, {"w"}))) == 2 * 3  # a dictionary and its page
+    assert len(read_table(path, target="w").train[0]) == 2500
