@@ -1,5 +1,6 @@
 """The package's files, for the fuzzer: valid ones that it wrote itself, hostile ones, and ways to damage them."""
 
+import contextlib
 import io
 import json
 import tempfile
@@ -16,12 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.fuzz_mutations import damage, damage_csv, damage_json, damage_toml
+from fewjoule.cli.export import show
 from fewjoule.energy.ledger import Ledger
 from fewjoule.models.nets import mlp
 from fewjoule.models.weights import export, read_header, read_model, write_model
 from fewjoule.report import run_folder
 from fewjoule.study.parts import Part, Parts
 from fewjoule.study.settings import load_study
+from fewjoule.tasks.files import read_tables
+from fewjoule.tasks.format import DataFormat, format_of_card
 
 Inputs = Sequence[bytes]
 
@@ -93,6 +97,11 @@ def npz_with_other_members(rng: Random, valid: Inputs) -> bytes:
     return out.getvalue()
 
 
+def samples_of(path: Path) -> Any:
+    """One file of samples as the commands read it: its arrays, then targets as numbers or classes."""
+    return read_tables([path], DataFormat())[0][0]
+
+
 def table_numbers(table: Any) -> list[bytes]:
     return [repr(array.tolist()).encode() for pair in table.pairs for array in pair]
 
@@ -141,6 +150,25 @@ def weight_files() -> list[bytes]:
         lambda path: export(path, model, vector, to="pytorch"),
         lambda path: export(path, model, vector, to="flax"),
     )
+
+
+CARD = {
+    "method": {"name": "fedavg", "rounds": 3}, "classes": ["a", "b"], "agents": [{"name": "north", "samples": 3}],
+    "reading": {"target": "y", "divide_by": 255.0, "classes": ["a", "b"], "columns": ["p", "q"]}, "link": "paper",
+    "energy": [{"phase": "uplink", "kind": "analytic", "source": "Shannon", "joules": 1.5, "bits": 64}],
+}  # fmt: skip
+
+
+def card_files() -> list[bytes]:
+    model = mlp([2, 3, 1])
+    return written("a.safetensors", lambda path: write_model(path, model, np.zeros(model.size), CARD))
+
+
+def shown_card(path: Path) -> Any:
+    """What `fewjoule show` says, and how the commands read files with this card."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        show(path)
+    return format_of_card(read_header(path).card or {}, "regression")
 
 
 def weights_hostile() -> list[bytes]:

@@ -24,7 +24,6 @@ from fewjoule.federation.federation_file import read_federation
 from fewjoule.federation.records import Records
 from fewjoule.federation.results import read_result
 from fewjoule.federation.spec import Spec, contract, read_spec
-from fewjoule.tasks.readers import read_table
 
 Mutation = Callable[[Random, Inputs], bytes]
 
@@ -207,16 +206,23 @@ FILES = (
         "states", 0.10, states, FileReader("a.state", state_of), (sealed_block, block_with_other_note), state_numbers
     ),
     Reader(
-        "npz", 0.08, files.npz_files, FileReader("a.npz", read_table), (files.npz_with_other_members,),
+        "npz", 0.08, files.npz_files, FileReader("a.npz", files.samples_of), (files.npz_with_other_members,),
         files.table_numbers, files.npz_hostile,
     ),
     Reader(
-        "csv", 0.08, files.csv_files, FileReader("a.csv", read_table), (files.other_csv,), hostile=files.csv_hostile
+        "csv", 0.08, files.csv_files, FileReader("a.csv", files.samples_of), (files.other_csv,),
+        hostile=files.csv_hostile,
     ),
-    Reader("parquet", 0.06, files.parquet_files, FileReader("a.parquet", read_table), hostile=files.parquet_hostile),
     Reader(
-        "weights", 0.06, files.weight_files, FileReader("a.safetensors", files.weights_of),
+        "parquet", 0.06, files.parquet_files, FileReader("a.parquet", files.samples_of), hostile=files.parquet_hostile
+    ),
+    Reader(
+        "weights", 0.04, files.weight_files, FileReader("a.safetensors", files.weights_of),
         (files.safetensors_with_other_header,) * 2, hostile=files.weights_hostile,
+    ),
+    Reader(
+        "cards", 0.02, files.card_files, FileReader("a.safetensors", files.shown_card),
+        (files.safetensors_with_other_header,) * 3,
     ),
     Reader(
         "parts", 0.03, files.part_files, FileReader("stage.safetensors", files.part_of),

@@ -12,6 +12,7 @@ import pytest
 from jax import monitoring
 
 import fewjoule as fj
+from fewjoule.errors import is_whole
 
 COMPILED: list[str] = []
 
@@ -79,6 +80,18 @@ def test_every_setting_is_checked(name, setting):
     for nonsense in ("nonsense", -1, {}):
         with pytest.raises(fj.InputError, match=f"{setting}|{nonsense}"):
             fj.method(name, **{setting: nonsense})
+
+
+@pytest.mark.parametrize("value", [2**31, 2**70, 10**400, 1e300])
+@pytest.mark.parametrize(("name", "setting"), [s for s in SETTINGS if "rate" in s[1] or s[1] in ("floor", "radius")])
+def test_trial_20_a_number_that_jax_cannot_hold_is_refused_or_taken_as_real(name, setting, value):
+    needed = {"weights": 2000, "budget_joules": 1} if name == "lean" else {}
+    try:
+        method = fj.method(name, **needed | {setting: value})
+    except fj.InputError:
+        assert value > 3e38
+    else:
+        assert not is_whole(dict(method.settings).get(setting, 0.0)) or setting == "radius"
 
 
 MODEL = fj.mlp([1, 6, 5, 1])

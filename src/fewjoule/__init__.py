@@ -21,7 +21,8 @@ from fewjoule.simulate.simulate import simulate
 from fewjoule.study.settings import Study
 from fewjoule.study.settings import load_study as study
 from fewjoule.tasks import mnist, sinusoid
-from fewjoule.tasks.files import AgentFiles, DataFormat, TaskFiles, read_agents, read_tasks
+from fewjoule.tasks.files import AgentFiles, TaskFiles, read_agents, read_tasks
+from fewjoule.tasks.format import DataFormat
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
 from fewjoule.training.adapt import Adaptation, adapt
 from fewjoule.training.align import Alignment, align

@@ -19,6 +19,9 @@ from typing import Annotated, Any
 LARGEST_COUNT = 10_000_000
 """Of rounds, steps and the like: more than anybody runs, and few enough to make a list of them."""
 
+LARGEST_REAL = 3e38
+"""Of learning rates, radii and the like: float32 holds no more."""
+
 
 class InputError(ValueError):
     """A user's mistake: names the thing, the rule, the value and the cure, in one line.
@@ -63,13 +66,15 @@ def positive_int(name: str, value: Any, least: int = 1) -> None:
 
 
 def positive(name: str, value: Any) -> None:
-    if not is_real(value) or not value > 0 or math.isinf(value):
+    if not is_real(value) or not 0 < value <= LARGEST_REAL:
         raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
 
 
 def not_negative(name: str, value: Any) -> None:
     if not is_real(value) or not value >= 0:
         raise InputError(f"{name} must be 0 or more, got {value!r}.")
+    if LARGEST_REAL < value < math.inf:
+        raise InputError(f"{name} must be at most {LARGEST_REAL:g}, or infinity.")
 
 
 def text(name: str, value: Any) -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -60,10 +61,37 @@ def write_atomically(path: str | Path, content: bytes, *, force: bool = False, m
             part.unlink(missing_ok=True)
 
 
+def check_new_folder(folder: Path) -> None:
+    """Refuse a folder that `new_folder_atomically` would refuse."""
+    if folder.exists():
+        raise InputError(f"{folder} exists and is not overwritten; choose another name.")
+    check_writable(folder)
+
+
+@contextlib.contextmanager
+def new_folder_atomically(folder: Path) -> Iterator[Path]:
+    """A place to write files to, which becomes `folder` with all of them, or nothing."""
+    check_new_folder(folder)
+    part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}{LEFTOVER}")
+    try:
+        part.mkdir()
+        yield part
+        part.rename(folder)
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror or error}); free space or choose another place."
+        ) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
 def sweep(folder: Path) -> None:
     """Delete what writers that were killed left behind, in a folder that nobody else writes to now."""
-    for part in folder.rglob(f".*{LEFTOVER}"):
-        part.unlink(missing_ok=True)
+    for part in list(folder.rglob(f".*{LEFTOVER}")):
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

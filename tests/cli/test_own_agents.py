@@ -15,30 +15,14 @@ import onnxruntime
 import pytest
 from safetensors.numpy import save_file
 
-from fewjoule import cli, files
+from fewjoule.cli.federation import traffic_table
+from fewjoule.cli.screen import SEE_CHOOSING, show_summary
 from fewjoule.energy import Ledger
+from fewjoule.errors import InputError
 from fewjoule.models.nets import logistic, mlp
 from fewjoule.models.weights import read_header, read_model, write_model
 from fewjoule.tasks import mnist
-
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def fewjoule(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command line in this process; gives exit code, stdout and stderr."""
-    monkeypatch.setattr(files, "use_compile_cache", lambda: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fewjoule", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            sys.exit(cli.main())
-        said = capsys.readouterr()
-        code = caught.value.code
-        return code if isinstance(code, int) else 0, said.out, said.err
-
-    return run
+from tests.cli.conftest import Command
 
 
 def digits(which: list[int], each: int, seed: int, pool: str = "train") -> tuple[np.ndarray, np.ndarray]:
@@ -255,6 +239,108 @@ def test_a_report_stands_beside_the_controls(fewjoule: Command, tmp_path: Path) 
     assert "<html" in (run / "report.html").read_text()
 
 
+def test_trial_27_train_says_that_its_start_is_worth_nothing(fewjoule: Command, tmp_path: Path) -> None:
+    sinusoids(tmp_path / "agents")
+    code, out, err = fewjoule(
+        "train", tmp_path / "agents", "--model", "mlp:1-8-1", "--method", "random", "-o", tmp_path / "m"
+    )
+    assert code == 0, err
+    (line,) = [line for line in out.splitlines() if line.startswith("WARNING: this meta-model is ")]
+    assert "no better than a constant: loss" in line
+    card = read_header(tmp_path / "m").card
+    assert card is not None
+    assert [f"WARNING: this meta-model is {remark}; {SEE_CHOOSING}" for remark in card["remarks"]] == [line]
+    x = np.linspace(-5, 5, 30)
+    assert card["worth"]["constant"] == pytest.approx(np.mean([np.var(a * np.sin(x)) for a in (2, 6)]), rel=1e-4)
+
+
+def test_a_study_that_nothing_judges_names_no_report(fewjoule: Command, tmp_path: Path) -> None:
+    sinusoids(tmp_path / "agents")
+    (tmp_path / "s.toml").write_text(
+        f'name = "own"\nseeds = [0]\n[family]\nkind = "files"\nfolder = "{tmp_path / "agents"}"\n[model]\n'
+        'spec = "mlp:1-8-1"\n[local]\nmax_steps = 50\n[[methods]]\nname = "average"\nmethod = "average"\n'
+    )
+    code, out, err = fewjoule("run", tmp_path / "s.toml", "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "diverged" not in out
+    assert "report" not in out
+    assert f"run folder: {tmp_path / 'run'}; no page, since the study names no new tasks" in out
+    assert "agents' loss after 10 steps" in out
+
+
+def test_a_folder_of_tasks_is_adapted_to_as_one_by_one(fewjoule: Command, tmp_path: Path) -> None:
+    meta = trained(fewjoule, tmp_path)
+    new = tmp_path / "new"
+    new.mkdir()
+    x = np.linspace(-2, 2, 9)
+    np.savez(new / "few.npz", x=x[:4], y=np.sin(x[:4]), x_test=x, y_test=np.sin(x))
+    np.savez(new / "many.npz", x=x, y=2 * np.sin(x))
+    code, _, err = fewjoule("adapt", meta, new, "--steps", 3, "--learning-rate", 0.05, "--meter", "operations")
+    assert code == 0, err
+    rows = list(csv.DictReader((tmp_path / "new.adapted" / "tasks.csv").open()))
+    assert [(row["task"], row["samples"]) for row in rows] == [("few", "4"), ("many", "9")]
+    assert rows[1]["held-out loss after 3"] == ""
+    for row in rows:
+        code, _, err = fewjoule(
+            "adapt", meta, new / f"{row['task']}.npz", "--steps", 3, "--learning-rate", 0.05, "--meter", "operations",
+            "-o", tmp_path / row["task"],
+        )  # fmt: skip
+        assert code == 0, err
+        alone = read_model(tmp_path / row["task"])
+        here = read_model(tmp_path / "new.adapted" / f"{row['task']}.safetensors")
+        np.testing.assert_allclose(here.vector, alone.vector, atol=1e-6)
+        assert here.card["adapted"].keys() == alone.card["adapted"].keys()
+        if row["task"] == "many":  # the others are padded to as many samples
+            assert here.card["energy"][-1]["joules"] == pytest.approx(alone.card["energy"][-1]["joules"])
+        assert float(row["loss after 3"]) == pytest.approx(alone.card["adapted"]["loss"], rel=1e-4)
+    assert float(rows[0]["held-out loss after 3"]) == pytest.approx(
+        read_model(tmp_path / "few").card["adapted"]["test_loss"], rel=1e-4
+    )
+    # nothing is written over it, and nothing at all where a task diverges
+    assert "exists" in fewjoule("adapt", meta, new)[2]
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = fewjoule("adapt", meta, new, "--learning-rate", 1e30, "-o", tmp_path / "wild")
+    assert code == 2
+    assert "fine-tuning diverged on 2 of 2 tasks (few, many) within 10 steps of 1e+30; lower --learning-rate" in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_inputs_are_standardised_alike_by_every_command(fewjoule: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "agents").mkdir()
+    raw = 3e5 + 1e4 * rng.normal(size=(2, 20, 2)).astype(np.float32)
+    for i, x in enumerate(raw):
+        np.savez(tmp_path / "agents" / f"a{i}.npz", x=x, y=(i + 1) * (x[:, 0] - 3e5) / 1e4)
+    meta = tmp_path / "meta"
+    net = ("--model", "mlp:2-4-1", "--method", "average", "--local-steps", 50)
+    train = ("train", tmp_path / "agents", *net, "-o", meta)
+    code, _, err = fewjoule(*train, "--standardise")
+    assert code == 0, err
+    loaded = read_model(meta)
+    flat = raw.reshape(-1, 2).astype(float)
+    np.testing.assert_allclose(loaded.card["reading"]["mean"], flat.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(loaded.card["reading"]["scale"], flat.std(0), rtol=1e-9)
+
+    new = tmp_path / "agents" / "a0.npz"
+    assert fewjoule("adapt", meta, new, "--steps", 2, "-o", tmp_path / "adapted")[0] == 0
+    adapted = read_model(tmp_path / "adapted")
+    expected = adapted.model.apply(adapted.vector, jnp.asarray((raw[0] - flat.mean(0)) / flat.std(0), jnp.float32))
+    code, out, err = fewjoule("predict", tmp_path / "adapted", new)
+    assert code == 0, err
+    np.testing.assert_allclose([float(line) for line in out.splitlines()[1:]], expected[:, 0], atol=1e-2)
+
+    code, out, err = fewjoule("export", tmp_path / "adapted", "-o", tmp_path / "graph.onnx")
+    assert code == 0, err
+    assert "it standardises its inputs itself" in out
+    session = onnxruntime.InferenceSession(str(tmp_path / "graph.onnx"))
+    np.testing.assert_allclose(session.run(None, {"x": raw[0]})[0], expected, atol=2e-2)
+
+    write_model(tmp_path / "agents" / "a1.safetensors", mlp([2, 4, 1]), np.zeros(17))
+    code, _, err = fewjoule(*train[:-1], tmp_path / "other", "--standardise")
+    assert code == 2
+    assert "a1.safetensors was trained on inputs as they are; leave standardise" in err
+
+
 def test_local_models_are_not_trained_where_the_method_needs_none(fewjoule: Command, tmp_path: Path) -> None:
     sinusoids(tmp_path / "agents")
     code, out, err = fewjoule("train", tmp_path / "agents", *QUICK, "--set", "start=random", "-o", tmp_path / "m")
@@ -404,6 +490,10 @@ WRONG = [
     (("train", "{agents}", "-o", "{out}", *QUICK, "--align", "yes"), "align must be one of auto, always, never"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--link", "smoke"), "unknown link 'smoke'"),
     (("train", "{agents}", "-o", "{out}", *QUICK, "--set", "learning_rate=1e9"), "diverged"),
+    (("adapt", "{meta}", "{new}", "--meter", "nonsense"), "unknown meter 'nonsense'; choose one of auto, cpu-time"),
+    (("adapt", "{meta}", "{new}", "--device", "toaster"), "unknown device 'toaster'"),
+    (("train", "{agents}", "-o", "{out}", *QUICK, "--meter", "nonsense"), "energy.meter"),
+    (("train", "{agents}", "-o", "{out}", "--study", "{study}", "--method", "average"), "local must be a table, got 3"),
 ]
 
 
@@ -413,8 +503,10 @@ def test_wrong_arguments_are_said_in_one_line(
 ) -> None:
     meta = trained(fewjoule, tmp_path)
     np.savez(tmp_path / "wide.npz", x=np.zeros((4, 3)), y=np.zeros(4))
+    (tmp_path / "odd.toml").write_text("local = 3\n[model]\n")
     names = {
-        "meta": meta, "new": tmp_path / "agents" / "a2.npz", "agents": tmp_path / "agents",
+        "study": tmp_path / "odd.toml", "meta": meta,
+        "new": tmp_path / "agents" / "a2.npz", "agents": tmp_path / "agents",
         "wide": tmp_path / "wide.npz", "out": tmp_path / "out",
     }  # fmt: skip
     before = sorted(tmp_path.rglob("*"))
@@ -424,6 +516,26 @@ def test_wrong_arguments_are_said_in_one_line(
     assert len(said) == 1
     assert message in said[0]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("agents", [3]), ("agents", "x"), ("energy", 5), ("energy", [[]]), ("link", ["paper"])]
+)
+def test_trial_20_a_card_of_the_wrong_types_is_one_line(
+    key: str, value: object, fewjoule: Command, tmp_path: Path
+) -> None:
+    write_model(tmp_path / "m", mlp([1, 2]), np.zeros(4), {key: value})
+    code, _, err = fewjoule("show", tmp_path / "m")
+    assert code == 2
+    assert f"{key} in its model card must be a" in err
+
+
+@pytest.mark.parametrize("show", [show_summary, traffic_table])
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 1}', "[" * 100_000])
+def test_trial_20_a_damaged_summary_is_one_line(show: Callable[[Path], Any], text: str, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(InputError, match=r"summary\.json"):
+        show(tmp_path)
 
 
 def test_the_installed_command_exits_with_2(tmp_path: Path) -> None:

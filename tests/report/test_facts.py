@@ -1,13 +1,19 @@
 """What the report says of a run, against the ledger and against brute force."""
 
+import html
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fewjoule.cli.screen import show_summary
 from fewjoule.energy import LINKS
+from fewjoule.errors import InputError
 from fewjoule.report import write_report
 from fewjoule.report.datasets import datasets, quality_and_joules
 from fewjoule.report.facts import digest, frontier, on_frontier, seconds_kind
@@ -144,3 +150,58 @@ def test_two_methods_with_one_label_are_told_apart(tmp_path: Path) -> None:
         tmp_path / "run", methods={"a": METHODS["average"], "b": METHODS["average"], "maml": METHODS["maml"]}
     )
     assert sorted(f.label for f in digest(RunFolder.read(run))) == ["MAML", "average (a)", "average (b)"]
+
+
+def change_summary(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text())
+    change(summary)
+    path.write_text(json.dumps(summary))
+
+
+def test_trial_27_page_and_terminal_say_what_a_start_is_worth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_folder(tmp_path / "run", methods={"average": METHODS["average"]})
+    remark = "no better than a constant: loss 9 after 10 fine-tuning steps on the agents' samples, 8 without any model"
+    change_summary(folder, lambda s: s["methods"]["average"].update(remarks=[remark]))
+    show_summary(folder)
+    assert f"average is {remark}" in capsys.readouterr().out.splitlines()
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert any(f"average is {remark}." in html.unescape(line) for line in sentences(page, "note"))
+
+
+def test_trial_29_an_infinite_mean_says_how_many_tasks_overflowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_folder(tmp_path / "run", methods={"average": METHODS["average"]}, seeds=2, tasks=60)
+
+    def overflow(summary: dict[str, Any]) -> None:
+        summary["statistic"] = "mean"
+        at = summary["methods"]["average"]["quality"]["10"]
+        at["loss"]["mean"], at["overflowed"] = None, 7
+
+    change_summary(folder, overflow)
+    words = "infinite: 7 of 120 overflowed"
+    show_summary(folder)
+    assert words in capsys.readouterr().out
+    assert words in repr(RunFolder.read(folder))
+    assert write_report(folder).read_text(encoding="utf-8").count(words) == 2  # in both tables
+
+
+def test_a_run_that_nothing_judged_shows_the_agents_losses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(tmp_path / "run", methods={"average": METHODS["average"]})
+
+    def forget(summary: dict[str, Any]) -> None:
+        summary["tasks"] = 0
+        summary["methods"]["average"] |= {"quality": {}, "worth": {"final": 0.25}}
+
+    change_summary(folder, forget)
+    (folder / "evaluation.csv").write_text("method,seed,task,steps,loss,accuracy\n")
+    show_summary(folder)
+    said = capsys.readouterr().out
+    assert "agents' loss after 10 steps" in said
+    assert "0.25" in said
+    assert "diverged" not in said
+    with pytest.raises(InputError, match="has no new tasks that judge its methods"):
+        write_report(folder)

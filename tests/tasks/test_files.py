@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fewjoule.errors import InputError
-from fewjoule.tasks.files import DataFormat, read_agents, read_inputs, read_task, read_tasks
+from fewjoule.tasks.files import read_agents, read_inputs, read_task, read_tasks
+from fewjoule.tasks.format import DataFormat, format_of_card
 from fewjoule.tasks.readers import read_table
 
 X = np.arange(12.0).reshape(6, 2)
@@ -293,3 +294,38 @@ def test_a_csv_may_have_blank_lines_and_one_long_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("p,y\n" + "\n".join([*rows, "4"]))
     with pytest.raises(InputError, match=r"a.csv, line 5005: 1 cells"):
         read_agents(tmp_path)
+
+
+def test_standardising_takes_all_agents_and_no_held_out_samples(tmp_path):
+    rng = np.random.default_rng(0)
+    sizes, x = (5, 20), rng.normal(3, 2, size=(25, 3))
+    x[:, 2] = 7  # never changes
+    first, second = x[:5], x[5:]
+    save(tmp_path / "a.npz", x=first, y=np.zeros(5), x_test=np.full((2, 3), 1e6), y_test=np.zeros(2))
+    save(tmp_path / "b.npz", x=second, y=np.zeros(20), x_test=np.full((2, 3), 1e6), y_test=np.zeros(2))
+    found = read_agents(tmp_path, DataFormat(divide_by=2), standardise=True)
+    np.testing.assert_allclose(found.format.mean, x.mean(0) / 2, rtol=1e-6)
+    np.testing.assert_allclose(found.format.scale, [*x[:, :2].std(0) / 2, 1], rtol=1e-6)
+    data = np.concatenate([found.agents.data.train.x[i, :n] for i, n in enumerate(sizes)])
+    np.testing.assert_allclose(data.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(data.std(0), [1, 1, 0], atol=1e-5)
+    np.testing.assert_allclose(read_inputs(tmp_path / "a.npz", found.format), data[:5], atol=1e-6)
+    save(tmp_path / "b.npz", x=np.zeros((4, 2)), y=np.zeros(4))
+    with pytest.raises(InputError, match=r"b.npz has inputs of shape \[2\], the model takes 3 columns"):
+        read_inputs(tmp_path / "b.npz", found.format)
+
+
+def test_images_are_not_standardised(tmp_path):
+    save(tmp_path / "a.npz", x=np.zeros((5, 2, 2)), y=np.zeros(5))
+    with pytest.raises(InputError, match=r"got inputs of shape \[2, 2\]; scale images by divide_by"):
+        read_agents(tmp_path, standardise=True)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [{"mean": [1.0]}, {"mean": [1.0], "scale": [0.0]}, {"mean": ["x"], "scale": [1]}, {"mean": 3, "scale": 3},
+     {"mean": [float("nan")], "scale": [1.0]}, {"scale": [1.0]}, {"mean": [1e39], "scale": [1.0]}],
+)  # fmt: skip
+def test_a_card_with_other_numbers_than_inputs_is_refused(reading):
+    with pytest.raises(InputError, match="must be one number for each input; write the model card again"):
+        format_of_card({"reading": reading}, "regression")

@@ -106,6 +106,12 @@ def test_trial_10_no_agent_is_called_what_a_ledger_calls_all_of_them():
         fj.make_agents([*ONE, *ONE], names=["one", ALL_AGENTS])
 
 
+@pytest.mark.parametrize("name", ["so\ruth", "a\nb", "\x1b[31m", ""])
+def test_a_name_that_would_spoil_a_line_is_refused(name):
+    with pytest.raises(fj.InputError, match=r"an agent's name must be printable text, got .*; rename it"):
+        fj.make_agents([*ONE, *ONE], names=["one", name])
+
+
 @pytest.mark.parametrize("wrong", [-1, 1.5, 2**32, "one", None])
 def test_trial_20_a_wrong_seed_is_one_line(wrong, tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.zeros(9))

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from fewjoule.errors import InputError
 from fewjoule.models.model import check_fit
 from fewjoule.models.nets import mlp
-from fewjoule.tasks.files import DataFormat, read_agents, read_inputs
+from fewjoule.tasks.files import read_agents, read_inputs
+from fewjoule.tasks.format import DataFormat, format_of_card
+from fewjoule.tasks.parquet_pages import page_sizes
 from fewjoule.tasks.readers import read_table
 
 X = np.arange(12.0).reshape(6, 2)
@@ -259,3 +261,48 @@ def test_trial_32_whole_targets_of_a_regression_are_pointed_out(tmp_path: Path) 
         check_fit(mlp([2, 1]), agents)
     with pytest.raises(InputError, match=r"have class 2, but .* 1 outputs; .* real numbers if they are none"):
         check_fit(mlp([2, 1], loss="cross_entropy"), agents)
+
+
+@pytest.mark.parametrize("kind", ["<U2", ">U2"])
+@pytest.mark.parametrize("code", [0x110000, 0xFFFFFFFF, 0xD800])
+def test_trial_20_numbers_that_are_no_characters_are_no_classes(tmp_path: Path, kind: str, code: int) -> None:
+    """NumPy hands such a text out as a string that raises SystemError as soon as somebody writes it."""
+    codes = np.array([65, code, 66, 67], np.uint32).astype(kind[0] + "u4")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", npy(header((2, 1)), bytes(16)))
+        archive.writestr("y.npy", npy(header((2,), kind), codes.tobytes()))
+    with pytest.raises(InputError, match="y holds bytes that are no text; write the names of the classes again"):
+        read_table(tmp_path / "a.npz")
+
+
+def test_bytes_are_read_as_utf_8(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X[:2], y=np.array(["café".encode(), b"tea"]))
+    assert read_table(tmp_path / "a.npz").train[1].tolist() == ["café", "tea"]
+    np.savez(tmp_path / "a.npz", x=X[:2], y=np.array([b"\xff\xfe", b"tea"]))
+    with pytest.raises(InputError, match="no text"):
+        read_table(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("reading", [5, "y", [1], {"target": 3}, {"divide_by": "x"}, {"columns": 7}, {"classes": [1]}])
+def test_trial_20_a_card_that_says_nonsense_is_refused(reading: object) -> None:
+    with pytest.raises(InputError):
+        format_of_card({"reading": reading}, "regression")
+
+
+def test_trial_19_a_page_of_parquet_is_not_unpacked_to_what_it_claims() -> None:
+    """Found by the fuzzer: pyarrow takes the memory that a page's header asks for, here 2 GB for a file of 1.4 kB."""
+    with pytest.raises(InputError, match=r"page_of_2_gb.parquet unpacks to .* GB, at most 0.0671 GB are read"):
+        read_table(Path(__file__).parent / "fixtures" / "page_of_2_gb.parquet")
+
+
+def test_the_pages_of_a_parquet_file_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows, words = np.arange(2500.0), ["cat", "dog"] * 1250
+    settings = {"row_group_size": 1000, "compression": "snappy", "use_dictionary": ["w"]}
+    pa.parquet.write_table(pa.table({"a": rows, "w": words, "y": rows}), path, **settings)
+    with path.open("rb") as file:
+        metadata = pa.parquet.ParquetFile(path).metadata
+        # beside its numbers a page has 7 bytes that say that none is missing: 4 of length, 3 of one run
+        assert list(page_sizes(file, metadata, {"a"})) == [8 * n + 7 for n in (1000, 1000, 500)]
+        assert len(list(page_sizes(file, metadata, {"w"}))) == 2 * 3  # a dictionary and its page
+    assert len(read_table(path, target="w").train[0]) == 2500

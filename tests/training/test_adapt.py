@@ -78,3 +78,14 @@ def test_overflow_is_infinite_and_diverged_models_are_left_out(model, local_mode
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fj.adapt(model, local_models, TASKS, steps=[0, 3], learning_rate=0.02).median()
+
+
+def test_trial_29_an_infinite_mean_says_how_many_overflowed(model, local_models):
+    result = fj.adapt(model, local_models, TASKS, steps=[0, 2], learning_rate=0.02)
+    assert result.overflows() == []
+    result.loss[1, 2:, 1] = np.inf
+    with pytest.warns(fj.DivergedWarning, match="after 2 steps 2 of 12 fine-tunings overflowed, so the mean"):
+        assert result.mean()[2] == np.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result.median()

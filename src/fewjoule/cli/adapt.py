@@ -1,4 +1,4 @@
-"""`fewjoule adapt`: fine-tune a meta-model to one new task from a few samples."""
+"""`fewjoule adapt`: fine-tune a meta-model to one new task from a few samples, or to every task of a folder."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,16 +6,19 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from fewjoule import files
 from fewjoule.cli import options
 from fewjoule.cli.screen import say, show_energy, stage, table
 from fewjoule.energy import Ledger
+from fewjoule.energy.metering import Metering
 from fewjoule.errors import InputError, positive, positive_int
 from fewjoule.models.model import check_samples
-from fewjoule.models.weights import write_model
+from fewjoule.models.weights import ModelFile, write_model
 from fewjoule.simulate.work import adaptation_flops
 from fewjoule.study.outputs import energy_table
-from fewjoule.study.settings import EnergySettings
-from fewjoule.tasks.files import read_task
+from fewjoule.tasks.files import read_folder, read_task
+from fewjoule.tasks.format import DataFormat
+from fewjoule.tasks.samples import Tasks
 from fewjoule.training.adapt import FineTuning, choose_steps, one_task
 from fewjoule.training.adapt import adapt as fine_tune
 from fewjoule.training.descent import optimiser as named_optimiser
@@ -23,14 +26,14 @@ from fewjoule.training.descent import optimiser as named_optimiser
 
 def adapt(
     meta: options.MetaFile,
-    new: Annotated[Path, typer.Argument(help="The new task's samples: .npz, .csv or .parquet.")],
+    new: Annotated[Path, typer.Argument(help="A new task's samples: .npz, .csv, .parquet; or a folder of them.")],
     steps: Annotated[int, typer.Option(help="Fine-tuning steps (at most, with --choose).")] = 10,
     learning_rate: options.LearningRate = 0.01,
     optimiser: options.Optimiser = "sgd",
     choose: Annotated[str | None, typer.Option(help="Choose the steps by leave-one-out or validation.")] = None,
     share: Annotated[float, typer.Option(help="Share held out by --choose validation.")] = 0.25,
     test: Annotated[Path | None, typer.Option(help="Held-out samples, where NEW has no x_test.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: NEW.adapted.safetensors.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: beside NEW.")] = None,
     target: options.Target = None,
     divide_by: options.DivideBy = None,
     spec: options.Spec = None,
@@ -41,22 +44,33 @@ def adapt(
     seed: Annotated[int, typer.Option(help="Of the split by --choose validation.")] = 0,
     force: options.Force = False,
 ) -> None:  # fmt: skip
-    """Fine-tune META to a new task from a few samples."""
-    output = output or new.with_name(f"{new.stem}.adapted.safetensors")
-    options.writable(output, force=force)
+    """Fine-tune META to a new task from a few samples, or to every task of a folder at once."""
     positive_int("steps", steps, least=0)
     positive("learning_rate", learning_rate)
     named_optimiser(optimiser, learning_rate)
+    settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
+    many = new.is_dir()
+    if many and (choose is not None or test is not None or force):
+        raise InputError("--choose, --test and --force are for one task; adapt to the tasks of a folder one by one.")
+    ending = ".adapted" if many else ".adapted.safetensors"
+    output = output or new.resolve().with_name(f"{new.resolve().name if many else new.stem}{ending}")
+    if many:
+        files.check_new_folder(output)
+    else:
+        options.writable(output, force=force)
     loaded = options.load(meta, spec, loss, layout)
     model, form = loaded.model, options.format_of(loaded, target, divide_by)
+    if many:
+        reader = Metering(**options.given(meter=meter, device=device))
+        adapt_folder(new, output, loaded, form, reader, meta.name, steps=steps, seed=seed, **settings)
+        return
     support, held = read_task(new, form)
     if test is not None:
         held = read_task(test, form)[0]
     for path, samples in ((new, support), (test or new, held)):
         if samples is not None:
             check_samples(model, samples, f"{path}: the samples")
-    reader = EnergySettings.model_validate(options.given(meter=meter, device=device)).metering()
-    settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
+    reader = Metering(**options.given(meter=meter, device=device))
     count = int(support.mask.sum())
     say(f"{model.spec}, {model.loss_name}; {count} samples of {new.name}")
     say(f"arithmetic: {reader.describe()}")
@@ -103,6 +117,58 @@ def adapt(
     write_model(output, model, vector, card, force=force)
     show_energy(energy, None)
     say(f"adapted model: {output}")
+
+
+def adapt_folder(
+    folder: Path, output: Path, loaded: ModelFile, form: DataFormat, reader: Metering, source: str, *,
+    steps: int, learning_rate: float, optimiser: str, seed: int,
+) -> None:  # fmt: skip
+    """All tasks of a folder at once: one table on the screen, and a folder with one model each and tasks.csv."""
+    model = loaded.model
+    names, support, held = read_folder(folder, form)
+    for samples in (support, held):
+        check_samples(model, samples, f"{folder}: the samples")
+    say(f"{model.spec}, {model.loss_name}; {len(names)} tasks of {folder}")
+    say(f"arithmetic: {reader.describe()}")
+    settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
+    tuning = FineTuning(model, loaded.vector, support, steps=steps, **settings)
+    flops = adaptation_flops(model, Tasks(support, held), steps, learning_rate, optimiser)
+    grid = sorted({0, steps})
+    with stage(f"{steps} steps of {learning_rate:g} on {len(names)} tasks"):
+        vectors, spent = reader.read(tuning.run, flops * len(names))
+        own, other = (
+            fine_tune(model, loaded.vector, Tasks(support, q), steps=grid, **settings) for q in (support, held)
+        )
+    lost = ~np.isfinite(vectors).all(-1) | ~np.isfinite(own.loss).all(-1)
+    if lost.any():
+        gone = [name for name, away in zip(names, lost, strict=True) if away]
+        raise InputError(
+            f"{folder}: fine-tuning diverged on {len(gone)} of {len(names)} tasks ({', '.join(gone[:5])}) within "
+            f"{steps} steps of {learning_rate:g}; lower --learning-rate."
+        )
+    columns: dict[str, Any] = {"task": names, "samples": np.asarray(support.mask.sum(-1), int).tolist()}
+    every, some = np.ones(len(names), bool), np.asarray(held.mask.sum(-1)) > 0
+    for kind, curve, known in (("", own, every), ("held-out ", other, some)):
+        for metric in ("loss", "accuracy") if model.loss_name == "cross_entropy" else ("loss",):
+            for at, done in enumerate(grid if known.any() else []):
+                values = getattr(curve, metric)[:, at].tolist()
+                columns[f"{kind}{metric} after {done}"] = [v if k else None for v, k in zip(values, known, strict=True)]
+    rows = list(zip(*columns.values(), strict=True))
+    ledger = Ledger()
+    same: dict[str, Any] = {"method": "adapt", "seed": seed, "phase": "adaptation", "flops": flops}
+    ledger.add_reading(spent, **same, shares=len(names), of="new task")
+    energy, before = energy_table(ledger), loaded.card.get("energy") or []
+    with files.new_folder_atomically(output) as place:
+        for i, name in enumerate(names):
+            adapted = {"samples": columns["samples"][i], "steps": steps, **settings, "from": source}
+            adapted |= {"loss": own.loss[i, -1]} | ({"test_loss": other.loss[i, -1]} if some[i] else {})
+            card = {**loaded.card, "reading": form._asdict(), "adapted": adapted, "energy": [*before, *energy]}
+            write_model(place / f"{name}.safetensors", model, vectors[i], card)
+        files.write_csv(place / "tasks.csv", list(columns), rows)
+    table(list(columns), rows)
+    say("each task:")
+    show_energy(energy, None)
+    say(f"adapted models and tasks.csv: {output}")
 
 
 def step_grid(most: int) -> tuple[int, ...]:

@@ -45,6 +45,8 @@ def evaluate(
     values = getattr(result, metric)
     say(f"{metric} on the held-out samples of {len(names)} tasks, after each number of steps:")
     table(("steps", "mean", "5 %", "25 %", "median", "75 %", "95 %"), quantile_rows(wanted, values))
+    for line in result.overflows():
+        say(line)
     say()
     for line in cdf_text(values[:, -1], f"{metric} after {wanted[-1]} steps"):
         say(line)

@@ -9,6 +9,7 @@ import typer
 from fewjoule.cli import options
 from fewjoule.cli.screen import pairs, say, show_energy, table
 from fewjoule.errors import unknown
+from fewjoule.models.nets import standardising_itself
 from fewjoule.models.weights import TARGETS, read_header
 from fewjoule.models.weights import export as write
 
@@ -30,8 +31,12 @@ def export(
     output = output or file.with_suffix(SUFFIX[to])
     options.writable(output, force=force)
     loaded = options.load(file, spec, loss, layout)
-    write(output, loaded.model, loaded.vector, loaded.card, to=to, force=force)
-    say(f"{loaded.model.spec} for {to}: {output}")
+    model, vector, card, form = loaded.model, loaded.vector, loaded.card, options.format_of(loaded, None, None)
+    if form.mean:
+        vector = standardising_itself(model, vector, form.mean, form.scale)
+        card = {**card, "reading": form._replace(mean=(), scale=())._asdict()}
+    write(output, model, vector, card, to=to, force=force)
+    say(f"{model.spec} for {to}: {output}" + ("; it standardises its inputs itself" if form.mean else ""))
 
 
 def show(
@@ -53,8 +58,7 @@ def show(
         pairs([(key, _shown(value)) for key, value in plain.items()])
         if agents := card.get("agents"):
             say("agents:")
-            if all(isinstance(a, dict) for a in agents):
-                table(list(agents[0]), [[a.get(k) for k in agents[0]] for a in agents])
+            table(list(agents[0]), [[a.get(k) for k in agents[0]] for a in agents])
         if card.get("energy"):
             show_energy(card["energy"], card.get("link"))
     say("tensors:")
@@ -62,10 +66,13 @@ def show(
     table(("name", "shape", "type"), tensors)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, depth: int = 5) -> str:
+    """A value of the card on one line; a stranger's may be nested without end."""
+    if isinstance(value, dict | list) and not depth:
+        return "…"
     if isinstance(value, dict):
-        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items() if v not in (None, [], ()))
+        return ", ".join(f"{k} {_shown(v, depth - 1)}" for k, v in value.items() if v not in (None, [], ()))
     if isinstance(value, list):
-        text = ", ".join(_shown(v) for v in value[:12])
+        text = ", ".join(_shown(v, depth - 1) for v in value[:12])
         return text + (f", … ({len(value)})" if len(value) > 12 else "")
     return f"{value:.6g}" if isinstance(value, float) else str(value)

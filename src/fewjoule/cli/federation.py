@@ -4,7 +4,6 @@ What needs the extra is imported where it is used, so that all other commands wo
 """
 
 import importlib.util
-import json
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from fewjoule.energy.metering import METERS
 from fewjoule.errors import InputError, unknown
 from fewjoule.federation.spec import load_federated_study
 from fewjoule.report import write_report
+from fewjoule.report.run_folder import Summary
 from fewjoule.study.parts import stopped_study
 
 if TYPE_CHECKING:
@@ -151,22 +151,21 @@ def _finish(folder: Path) -> None:
 
 def traffic_table(folder: Path) -> str:
     """Per method and seed: joules by phase and kind, then kilobytes that the link charges, payload and network."""
-    summary = json.loads((folder / "summary.json").read_text())
     lines = []
-    for name, method in summary["methods"].items():
+    for name, method in Summary.read(folder).methods.items():
         joules = ", ".join(
-            f"{phase} {cell['joules']:.3g} ({kind})"
-            for phase, kinds in method["energy"].items()
-            for kind, cell in kinds.items()
+            f"{phase} {amount.joules:.3g} ({kind})"
+            for phase, kinds in method.energy.items()
+            for kind, amount in kinds.items()
         )
-        kilobytes = {column: f"{amount / 1000:.1f}" for column, amount in method["traffic"].items()}
+        kilobytes = {column: f"{amount / 1000:.1f}" for column, amount in method.traffic.items()}
         up, down = (" ".join(kilobytes[f"{of}_{way}"] for of in COUNTS) for way in ("up", "down"))
         lines += [
             f"{name:<16}  {joules}",
             f"{'':<16}  up {up} kB, down {down} kB (charged by the link, payload, over the network)",
         ]
-        if method["skipped"]:
-            lines.append(f"{'':<16}  {method['skipped']} answers were left out: see skipped.csv")
+        if method.skipped:
+            lines.append(f"{'':<16}  {method.skipped} answers were left out: see skipped.csv")
     return "\n".join(lines)
 
 

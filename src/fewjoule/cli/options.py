@@ -10,7 +10,7 @@ from fewjoule import files
 from fewjoule.errors import InputError
 from fewjoule.models.nets import model_from_spec
 from fewjoule.models.weights import ModelFile, read_header, read_model
-from fewjoule.tasks.files import DataFormat
+from fewjoule.tasks.format import DataFormat, format_of_card
 
 MetaFile = Annotated[Path, typer.Argument(help="A model: .safetensors of fewjoule, PyTorch or Flax.")]
 Spec = Annotated[str | None, typer.Option("--model", help="Architecture, where the file has no fewjoule card.")]
@@ -37,10 +37,8 @@ def load(path: Path, spec: str | None, loss: str | None, layout: str | None) -> 
 
 def format_of(loaded: ModelFile, target: str | None, divide_by: float | None) -> DataFormat:
     """How the model's files are read: as its card says, unless a flag says otherwise."""
-    known = dict(loaded.card.get("reading") or {})
-    known = {key: tuple(v) if isinstance(v, list) else v for key, v in known.items() if key in DataFormat._fields}
-    known["task"] = "regression" if loaded.model.loss_name == "mse" else "classification"
-    return DataFormat(**known | given(target=target, divide_by=divide_by))
+    task = "regression" if loaded.model.loss_name == "mse" else "classification"
+    return format_of_card(loaded.card, task, **given(target=target, divide_by=divide_by))
 
 
 def given(**flags: Any) -> dict[str, Any]:

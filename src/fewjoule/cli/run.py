@@ -53,7 +53,10 @@ def run(
     files.use_compile_cache()
     run_shown(prepared, folder)
     show_summary(folder)
-    print(f"report: {folder / 'report.html'}")
+    if prepared.tasks is None:
+        print(f"run folder: {folder}; no page, since the study names no new tasks to judge by (family.new_tasks)")
+    else:
+        print(f"report: {folder / 'report.html'}")
 
 
 def run_shown(prepared: Prepared, folder: Path, *, kept: bool = True) -> tuple[Finished, Ledger]:

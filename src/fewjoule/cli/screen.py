@@ -14,7 +14,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from fewjoule.energy import knows_receiving
 from fewjoule.energy import link as named_link
 from fewjoule.energy.ledger import Phase
-from fewjoule.report.run_folder import SUMMARY, MethodSummary, Summary
+from fewjoule.report.run_folder import MethodSummary, Summary
+
+SEE_CHOOSING = "compare other methods and starts, see docs/choosing-a-method.md"
 
 
 def say(text: str = "") -> None:
@@ -75,10 +77,15 @@ def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
 
 def show_summary(folder: Path) -> None:
     """The result of a run, best first: quality at the headline number of steps, and joules with how they are known."""
-    summary = Summary.model_validate_json((folder / SUMMARY).read_text("utf-8"))
+    summary = Summary.read(folder)
     metric, statistic, at = summary.metric, summary.statistic, summary.headline_steps
     sign = -1 if summary.better == "higher" else 1
+    judged = f"{statistic} {metric} after {at} steps"
     scores = {name: summary.score(name, at) for name in summary.methods}
+    if not summary.tasks:
+        judged = f"agents' loss after {at} steps"
+        scores = {name: method.worth.get("final") for name, method in summary.methods.items()}
+        sign = 1
     kinds = {kind for method in summary.methods.values() for kind in method.energy.get("computation", {})}
 
     def joules(method: MethodSummary, phase: Phase) -> float:
@@ -89,9 +96,12 @@ def show_summary(folder: Path) -> None:
         method = summary.methods[name]
         lost = len(method.diverged)
         gone = f" ({lost} of {len(summary.seeds)} seeds diverged)" if lost else ""
-        quality = "diverged" if not method.quality else "overflow" if score is None else f"{score:.3g}"
-        share = f"{method.share_best:.0%}"
+        quality = summary.no_score(name, at) if score is None else f"{score:.3g}"
+        share = f"{method.share_best:.0%}" if summary.tasks else "-"
         rows.append((method.label + gone, quality, share, joules(method, "uplink"), joules(method, "computation")))
     say(f"{summary.title}: per run, all agents together")
     computing = f"computation J, {'/'.join(sorted(kinds)) or 'none'}"
-    table(("method", f"{statistic} {metric} after {at} steps", "tasks won", "uplink J, analytic", computing), rows)
+    table(("method", judged, "tasks won", "uplink J, analytic", computing), rows)
+    for method in summary.methods.values():
+        for remark in method.remarks:
+            say(f"{method.label} is {remark}")

@@ -12,7 +12,7 @@ import typer
 from fewjoule import files
 from fewjoule.cli import options
 from fewjoule.cli.run import run_shown
-from fewjoule.cli.screen import say, show_energy, table
+from fewjoule.cli.screen import SEE_CHOOSING, say, show_energy, table
 from fewjoule.errors import InputError
 from fewjoule.methods import method as named_method
 from fewjoule.models.weights import write_model
@@ -34,6 +34,7 @@ def train(
     task: Annotated[str | None, typer.Option(help="regression or classification; else by the targets' type.")] = None,
     target: Annotated[str, typer.Option(help="Target column of CSV and Parquet; several with commas.")] = "y",
     divide_by: Annotated[float, typer.Option(help="Divide every input by this: 255 for 8-bit images.")] = 1.0,
+    standardise: Annotated[bool, typer.Option("--standardise", help="Give inputs mean 0 and deviation 1.")] = False,
     validation: Annotated[float | None, typer.Option(help="Share held out, if a file has no x_test.")] = None,
     align: Annotated[str, typer.Option(help="auto, always or never reorder hidden units before averaging.")] = "auto",
     layout: Annotated[str | None, typer.Option(help="pytorch, flax or fewjoule, where weights do not tell.")] = None,
@@ -69,13 +70,16 @@ def train(
     wanted = options.step_list(steps)
     headline = 10 if 10 in wanted else wanted[-1]
     given: dict[str, Any] = {} if study is None else read_source(study)[0]
+    for name in ("model", "local", "energy"):
+        if not isinstance(given.get(name, {}), dict):
+            raise InputError(f"{study}: {name} must be a table, got {given[name]!r}; write it as [{name}].")
     if study is not None and model is None and "model" not in given:
         raise InputError(f'{study} has no [model]; add one with spec = "mlp:…" or give --model.')
     local = options.given(learning_rate=local_learning_rate, max_steps=local_steps, optimiser=local_optimiser)
     tables: dict[str, dict[str, Any]] = {
         "family": options.given(
             kind="files", folder=str(folder), new_tasks=tasks and str(tasks), target=target, task=task,
-            divide_by=divide_by, validation=validation, align=align, layout=layout,
+            divide_by=divide_by, standardise=standardise, validation=validation, align=align, layout=layout,
         ),
         "model": {**given.get("model", {}), **options.given(spec=model)},
         "local": {**given.get("local", {}), **local},
@@ -113,6 +117,8 @@ def train(
     say(f"mean loss on the agents' samples: {start:.4g} at the start, {final:.4g} now")
     ledger = ledger.select(method=method, phase=("pretraining", "computation", "uplink", "downlink"))
     card = model_card(prepared, prepared.study.methods[0], 0, finished) | {"energy": energy_table(ledger)}
+    for remark in card["remarks"]:
+        say(f"WARNING: this meta-model is {remark}; {SEE_CHOOSING}")
     write_model(output, prepared.model, part.arrays["meta"][0], card, force=force)
     show_energy(card["energy"], card["link"])
     if energy is not None:

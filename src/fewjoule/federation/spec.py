@@ -31,6 +31,7 @@ from fewjoule.randomness import agent_id, key_for
 from fewjoule.simulate.rules import check_agents
 from fewjoule.simulate.work import Shapes, data_for, shapes
 from fewjoule.study.settings import FederationSettings, LocalSettings, Study, make_study, read_source
+from fewjoule.tasks.samples import check_names
 
 POLICIES = get_args(FederationSettings.model_fields["policy"].annotation)
 LARGEST_TEXT = 1 << 20
@@ -71,8 +72,9 @@ class Spec:
         positive("deadline_seconds", self.deadline_seconds)
         positive("largest_rms", self.largest_rms)
         positive("largest_ratio", self.largest_ratio)
-        if not self.agents or len(set(self.agents)) != len(self.agents):
-            raise InputError(f"a run needs agents with different names, got {list(self.agents)}.")
+        if not self.agents:
+            raise InputError("a run needs agents, got none.")
+        check_names(self.agents)
         if len({agent_id(name) for name in self.agents}) != len(self.agents):
             raise InputError("two agents' names have the same hash; rename one of them.")
         if len(set(self.classes)) != len(self.classes):

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.errors import Batch, Count, InputError, Positive, is_real, not_negative, unknown
+from fewjoule.errors import LARGEST_REAL, Batch, Count, InputError, Positive, is_real, not_negative, unknown
 from fewjoule.methods.method import Broadcast, Combine, Info, Method, Start, Turn, Weighting, factory, own_model_kept
 from fewjoule.tasks.samples import AgentData, draw
 from fewjoule.training.curvature import largest_eigenvalue
@@ -48,7 +48,7 @@ class Schedule:
         if self.kind not in SCHEDULES:
             raise unknown("schedule", self.kind, SCHEDULES)
         for name, value in (("first", self.first), ("last", self.last)):
-            if value is not None and not (is_real(value) and 0 <= value < float("inf")):
+            if value is not None and not (is_real(value) and 0 <= value <= LARGEST_REAL):
                 raise InputError(f"{name} of a radius schedule must be a finite number of 0 or more, got {value!r}.")
         if self.kind == "constant" and self.last not in (None, self.first):
             raise InputError(f"a constant schedule has no last value, got {self.last}; leave it out.")
@@ -73,10 +73,11 @@ class Schedule:
     def deltas(self, rounds: int) -> Array:
         """delta_k / D for each round, in the order of the rounds."""
         if self.kind == "constant":
-            return jnp.full(rounds, self.first)
+            return jnp.full(rounds, float(self.first))
+        first, last = float(self.first), self.last  # a file may write them as whole numbers, beyond JAX's integers
         if self.kind == "linear":
-            return jnp.linspace(self.first, self.first / rounds if self.last is None else self.last, rounds)
-        return jnp.geomspace(self.first, self.first * 1e-6 if self.last is None else self.last, rounds)
+            return jnp.linspace(first, first / rounds if last is None else float(last), rounds)
+        return jnp.geomspace(first, first * 1e-6 if last is None else float(last), rounds)
 
 
 Radius = str | float | list[float] | tuple[float, ...] | Schedule

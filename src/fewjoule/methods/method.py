@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple, ParamSpec
 import numpy as np
 from jax import Array
 
-from fewjoule.errors import InputError, check_settings
+from fewjoule.errors import LARGEST_COUNT, InputError, check_settings, not_negative, positive
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss
 
@@ -134,6 +134,8 @@ def factory(build: Callable[P, Method]) -> Callable[P, Method]:
     """
     signature = inspect.signature(build, eval_str=True)
     make: Callable[..., Method] = build
+    checks = {name: getattr(p.annotation, "__metadata__", ()) for name, p in signature.parameters.items()}
+    reals = [name for name, own in checks.items() if positive in own or not_negative in own]
 
     def make_with(**settings: Any) -> Method:
         weighting, combine = settings.get("weighting", "agents"), settings.get("combine", "mean")
@@ -152,6 +154,8 @@ def factory(build: Callable[P, Method]) -> Callable[P, Method]:
         bound.apply_defaults()
         settings = {name: _plain(value) for name, value in bound.arguments.items()}
         check_settings(signature, settings)
+        # learning_rate=2**31, out of a file, is a real number although no integer of JAX
+        settings |= {name: float(settings[name]) for name in reals if settings[name] > LARGEST_COUNT}
         hashable = all(isinstance(value, Hashable) for value in settings.values())
         return kept(**settings) if hashable else make_with(**settings)  # the function refuses it with its own words
 

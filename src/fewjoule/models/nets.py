@@ -9,9 +9,27 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.errors import unknown
+from fewjoule.errors import InputError, unknown
 from fewjoule.models.architecture import Architecture, LayerShape, conv4_architecture, mlp_architecture, read_spec
 from fewjoule.models.model import Model
+
+
+def standardising_itself(model: Model, vector: Array, mean: Sequence[float], scale: Sequence[float]) -> Array:
+    """The weights of the same net that takes its inputs as they are: (x - mean) / scale is linear, as its first layer.
+
+    ((x - mean) / scale) W + b  =  x (W / scale) + (b - (mean / scale) W)
+    """
+    first = model.architecture.layers[0]
+    if first.kind != "dense" or first.inputs != len(mean):
+        raise InputError(
+            f"{model} cannot standardise {len(mean)} inputs in its first layer; standardise them as its card says "
+            "(fewjoule show), and export it without that."
+        )
+    weights = model.unflatten(vector)
+    layer: Layer = weights[0]
+    weight = layer.weight / jnp.asarray(scale, jnp.float32)[:, None]
+    bias = layer.bias - jnp.asarray(mean, jnp.float32) @ weight
+    return model.flatten([Layer(weight, bias), *weights[1:]])
 
 
 class Layer(NamedTuple):

@@ -152,8 +152,16 @@ def _read_card(path: Path, text: str | None) -> dict[str, Any] | None:
         card = None if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:  # broken, or nested without end
         raise InputError(f"{path}: its model card is not readable ({error}); write the file again.") from error
-    if text is not None and not isinstance(card, dict):
+    if card is None and text is None:
+        return None
+    if not isinstance(card, dict):
         raise InputError(f"{path}: its model card is not a table; write the file again.")
+    for key in ("agents", "energy"):
+        rows = card.get(key) or []
+        if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
+            raise InputError(f"{path}: {key} in its model card must be a list of tables; write the file again.")
+    if not isinstance(card.get("link") or "", str):
+        raise InputError(f"{path}: link in its model card must be a name, got {card['link']!r}; write the file again.")
     return card
 
 

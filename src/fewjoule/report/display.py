@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 class _Row(NamedTuple):
     label: str
     score: float | None
+    why: str  # there is no score
     by_kind: dict[str, float]  # joules of the training, per seed
 
 
@@ -22,7 +23,9 @@ def _rows(folder: "RunFolder") -> list[_Row]:
     for name, method in s.methods.items():
         spent = folder.ledger.select(method=name, phase=TRAINING).by_kind()
         by_kind = {kind: joules / len(s.seeds) for kind, joules in spent.items()}
-        rows.append(_Row(method.label, s.score(name, s.headline_steps), by_kind))
+        score = s.score(name, s.headline_steps)
+        why = "" if score is not None else s.no_score(name, s.headline_steps)
+        rows.append(_Row(method.label, score, why, by_kind))
     sign = 1 if s.better == "lower" else -1
     return sorted(rows, key=lambda row: (row.score is None, sign * (row.score or 0.0)))
 
@@ -35,9 +38,9 @@ def _what(folder: "RunFolder") -> str:
 def table(folder: "RunFolder") -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows: method, quality, joules of the training by kind."""
     rows: list[tuple[str, ...]] = []
-    for label, score, by_kind in _rows(folder):
+    for label, score, why, by_kind in _rows(folder):
         joules = " + ".join(f"{si_text(amount, 'J')} {kind}" for kind, amount in by_kind.items())
-        rows.append((label, "-" if score is None else f"{score:.3g}", joules or "nothing"))
+        rows.append((label, why if score is None else f"{score:.3g}", joules or "nothing"))
     return ("method", _what(folder), "joules of the training"), rows
 
 

@@ -1,7 +1,6 @@
 """The run folder: the files that scripts may rely on, their columns and the schema of summary.json.
 
-`fewjoule.study` writes a folder in these terms and the report reads nothing else; `docs/run-folder.md` describes every
-column. energy.csv is the ledger's own (`Ledger.to_csv`).
+The report reads nothing else; `docs/run-folder.md` describes every column. energy.csv is the ledger's own.
 """
 
 import csv
@@ -68,6 +67,7 @@ class Quantiles(_Part):
 class Quality(_Part):
     loss: Quantiles
     accuracy: Quantiles | None = None
+    overflowed: int = Field(0, ge=0)  # fine-tunings whose loss is infinite, of all seeds and new tasks
 
 
 class MethodSummary(_Part):
@@ -79,6 +79,8 @@ class MethodSummary(_Part):
     rounds: int
     diverged: list[int] = []
     quality: dict[int, Quality]
+    worth: dict[str, Number | None] = {}  # `training.worth.Worth`, medians over seeds; None is infinite
+    remarks: list[str] = []  # what to know before the meta-model is used, one line each
     share_best: Number | None = None
     share_best_in_paper: Number | None = None
     energy: dict[Phase, dict[Kind, Amount]]
@@ -138,6 +140,13 @@ class Summary(_Part):
         numbers = self.numbers(method, steps)
         return None if numbers is None else numbers.median if self.statistic == "median" else numbers.mean
 
+    def no_score(self, method: str, steps: int) -> str:
+        """Why the score is None."""
+        at, runs = self.methods[method].quality.get(steps), len(self.seeds) - len(self.methods[method].diverged)
+        if at is None:
+            return "diverged" if runs == 0 else "not judged"
+        return f"infinite: {at.overflowed} of {runs * self.tasks} overflowed"
+
     def to_json(self) -> str:
         """The text of the file; what was never set is left out."""
         return json.dumps(self.model_dump(mode="json", exclude_unset=True), indent=1) + "\n"
@@ -164,7 +173,7 @@ class Summary(_Part):
         if self.headline_steps not in self.steps:
             yield f"headline_steps {self.headline_steps} is not one of steps {self.steps}"
         for name, method in self.methods.items():
-            if not method.quality and set(method.diverged) != set(self.seeds):
+            if self.tasks and not method.quality and set(method.diverged) != set(self.seeds):
                 yield f"methods.{name} has no quality although not every seed diverged"
             missing = [steps for steps in self.steps if method.quality and steps not in method.quality]
             if missing:
@@ -235,8 +244,7 @@ class RunFolder:
             tomllib.loads(study)
         with _reading(path / ENERGY):
             ledger = _ledger(path / ENERGY)
-        tables = _values(path, summary), _trace(path, summary), _paths(path, summary)
-        return cls(path, study, summary, ledger, *tables)
+        return cls(path, study, summary, ledger, _values(path, summary), _trace(path, summary), _paths(path, summary))
 
     def __repr__(self) -> str:
         return f"RunFolder {self.path}: {self.summary.title}\n{text_table(*display.table(self), left=1)}"

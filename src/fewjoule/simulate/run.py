@@ -32,8 +32,8 @@ class Run:
     """A simulated run. With several seeds every array has a leading axis of seeds.
 
     `meta` is NaN for a seed that diverged, so that it cannot be averaged in. `start_loss` and `final_loss` are the
-    agents' mean losses on all their training samples. With `keep_paths`, `meta_path` is [rounds + 1, d] and
-    `agent_path` [rounds, agents, d].
+    agents' mean losses on all their training samples. With `keep_paths`, `meta_path` [kept rounds + 1, d], from the
+    start on, and `agent_path` [kept rounds, agents, d] are those of the first seed.
 
     `uplink_bits` and `downlink_bits` are what every agent sends and receives: [rounds + 1, agents]. Row 0 is before the
     first round (the upload of the local models, a probe), row r is round r: the broadcast that opens it and the

@@ -15,7 +15,7 @@ from jax import Array
 
 from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError
-from fewjoule.methods.method import Broadcast, Method
+from fewjoule.methods.method import Method
 from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_ids, key_for, round_key
 from fewjoule.simulate import rules
@@ -24,6 +24,9 @@ from fewjoule.simulate.work import data_of
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import LocalModels, seed_list
 from fewjoule.training.program import Program
+
+SEEDS = "seeds"
+"""The axis that all seeds run along at once."""
 
 
 def simulate(
@@ -36,13 +39,14 @@ def simulate(
     participation: float = 1.0,
     availability: Any = None,
     diverged_at: float = rules.DIVERGED_AT,
-    keep_paths: bool = False,
+    keep_paths: bool | Sequence[int] = False,
 ) -> Run:
     """Run a method over its rounds.
 
     `local` are the agents' own models, needed unless the method starts at random. `participation` is the share of
     agents (at least one) drawn afresh every round; `availability` [rounds, agents] says instead who is there when.
-    An absent agent keeps its state; a round with nobody changes nothing.
+    An absent agent keeps its state; a round with nobody changes nothing. `keep_paths` keeps the models of the first
+    seed after every round, or after these rounds (1, 2, ...).
     """
     return Simulation(
         method, model, agents, local, seed=seed, participation=participation, availability=availability,
@@ -56,12 +60,12 @@ class Simulation:
     def __init__(
         self, method: Method, model: Model, agents: Agents, local: LocalModels | Array | None = None, *,
         seed: int | Sequence[int] = 0, participation: float = 1.0, availability: Any = None,
-        diverged_at: float = rules.DIVERGED_AT, keep_paths: bool = False,
+        diverged_at: float = rules.DIVERGED_AT, keep_paths: bool | Sequence[int] = False,
     ) -> None:  # fmt: skip
         seeds = seed_list(seed, agents)
         present, availability = _checked_presence(method, agents, participation, availability)
         models = _checked_models(method, model, agents, local, len(seeds))
-        static = (method, model, agents.seeds is not None, present, keep_paths)
+        static = (method, model, agents.seeds is not None, present, _kept_rounds(method, keep_paths))
         arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
         self._program = Program(_program, static, arrays)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
@@ -82,9 +86,19 @@ class Simulation:
         out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
         _warn(self.method, self._seeds, diverged, final_loss / start_loss, self._diverged_at)
         out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
+        paths = out.pop("paths") or (None, None)
         if self._single:
             out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
-        return self._result(diverged=diverged, **out)
+        return self._result(diverged=diverged, meta_path=paths[0], agent_path=paths[1], **out)
+
+
+def _kept_rounds(method: Method, keep_paths: bool | Sequence[int]) -> tuple[int, ...] | None:
+    if isinstance(keep_paths, bool):
+        return tuple(range(1, method.rounds + 1)) if keep_paths else None
+    kept = tuple(int(r) for r in keep_paths)
+    if list(kept) != sorted(set(kept) & set(range(1, method.rounds + 1))):
+        raise InputError(f"keep_paths must be rounds from 1 to {method.rounds}, rising, got {list(kept)}.")
+    return kept
 
 
 def _checked_presence(
@@ -143,13 +157,18 @@ def _checked_models(
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _program(
-    method: Method, model: Model, per_seed: bool, present: int | None, keep_paths: bool,
+    method: Method, model: Model, per_seed: bool, present: int | None, kept: tuple[int, ...] | None,
     data: AgentData, ids: Array, models: Array, availability: Array | None, seeds: Array,
 ) -> dict[str, Any]:  # fmt: skip
+    alone = len(seeds) == 1
+
+    def of_first_seed(values: Array) -> Array:
+        return values if alone else jax.lax.all_gather(values, SEEDS)[0]
+
     def mean_loss(vector: Array, data: AgentData) -> Array:
         return jax.vmap(lambda samples: model.loss(vector, samples))(data.train).mean()
 
-    def one_seed(seed: Array, data: AgentData, models: Array) -> dict[str, Any]:
+    def one_seed(seed: Array, data: AgentData, models: Array) -> tuple[dict[str, Any], Any]:
         received, states, first_up = _first_upload(method, model, models, ids, seed)
         weights = rules.weights_of(method, data.train.mask.sum(-1))
         start = rules.start_of(method, model, received, seed, weights)
@@ -162,9 +181,9 @@ def _program(
             first_up, first_down = first_up + up, first_down + down
         server, broadcast = method.init(start, probes)
 
-        def one_round(carry: tuple[Any, Broadcast, Any], at: tuple[Array, Array, Array | None]) -> tuple[Any, Any]:
-            server, broadcast, states = carry
-            index, keys, available = at
+        def one_round(carry: tuple[Any, ...], at: tuple[Any, ...]) -> tuple[Any, Any]:
+            server, broadcast, states, paths = carry
+            index, keys, available, slot = at
             new_states, messages, info = jax.vmap(
                 lambda state, d, key: method.agent(model.loss, state, broadcast, d, key)
             )(states, data, keys)
@@ -195,8 +214,10 @@ def _program(
             up = rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info)
             down = rules.broadcast_bytes(method, broadcast, index == 0)
             size_bytes = (up * here.astype(jnp.int32), down * here.astype(jnp.int32))
-            paths = (new_broadcast.model, info.model) if keep_paths else None
-            return (new_server, new_broadcast, new_states), (trace, paths, size_bytes)
+            if paths is not None:
+                now = jax.tree.map(of_first_seed, (new_broadcast.model, info.model))
+                paths = jax.tree.map(lambda path, models: path.at[slot].set(models), paths, now)
+            return (new_server, new_broadcast, new_states, paths), (trace, size_bytes)
 
         # All keys before the first round: one large draw is far cheaper than many small ones inside the loop.
         keys = _round_keys(key_for(seed, "round"), method.rounds, ids)
@@ -204,9 +225,13 @@ def _program(
         if present is not None:
             draws = _round_keys(key_for(seed, "participation"), method.rounds, ids)
             there = jnp.argsort(jnp.argsort(jax.vmap(jax.vmap(jax.random.uniform))(draws))) < present
-        rounds = (jnp.arange(method.rounds), keys, there)
-        (server, broadcast, _), (trace, paths, size_bytes) = jax.lax.scan(
-            one_round, (server, broadcast, states), rounds
+        slots, paths = None, None
+        if kept is not None:
+            slots = np.searchsorted(kept, np.arange(1, method.rounds + 1))  # rounds between write to the next one's
+            paths = (jnp.zeros((len(kept) + 1, model.size)), jnp.zeros((len(kept) + 1, len(ids), model.size)))
+        rounds = (jnp.arange(method.rounds), keys, there, slots)
+        (server, broadcast, _, paths), (trace, size_bytes) = jax.lax.scan(
+            one_round, (server, broadcast, states, paths), rounds
         )
         meta = broadcast.model if method.final is None else method.final(server)
         out: dict[str, Any] = {
@@ -222,14 +247,17 @@ def _program(
             ),
         }
         if paths is not None:
-            out["meta_path"] = jnp.concatenate([start.model[None], paths[0]])
-            out["agent_path"] = paths[1]
-        return out
+            paths = (jnp.concatenate([of_first_seed(start.model)[None], paths[0][:-1]]), paths[1][:-1])
+        return out, paths
 
-    if len(seeds) == 1:  # an axis of one would cost a fifth of the speed
+    if alone:  # an axis of one would cost a fifth of the speed
         own = jax.tree.map(lambda a: a[0], data) if per_seed else data
-        return jax.tree.map(lambda a: a[None], one_seed(seeds[0], own, models[0]))
-    return jax.vmap(one_seed, (0, 0 if per_seed else None, 0))(seeds, data, models)
+        out, paths = one_seed(seeds[0], own, models[0])
+        out = jax.tree.map(lambda a: a[None], out)
+    else:
+        over_seeds = jax.vmap(one_seed, (0, 0 if per_seed else None, 0), (0, None), axis_name=SEEDS)
+        out, paths = over_seeds(seeds, data, models)
+    return {**out, "paths": paths}
 
 
 def _round_keys(root: Array, rounds: int, ids: Array) -> Array:

@@ -77,6 +77,7 @@ class FilesFamily(Table):
     target: str = "y"
     task: Literal["regression", "classification"] | None = None
     divide_by: Positive = 1.0
+    standardise: bool = False
     validation: Annotated[float, Field(ge=0, lt=1)] | None = None
     align: Literal["auto", "always", "never"] = "auto"
     layout: Literal["fewjoule", "pytorch", "flax"] | None = None

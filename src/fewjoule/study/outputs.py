@@ -21,7 +21,7 @@ from fewjoule.simulate.run import Trace
 from fewjoule.study.parts import Part
 from fewjoule.study.prepare import Prepared
 from fewjoule.study.settings import MethodEntry, Study
-from fewjoule.study.summary import summarise
+from fewjoule.study.summary import summarise, worth_of
 
 Array = np.ndarray[Any, Any]
 
@@ -79,6 +79,8 @@ def model_card(prepared: Prepared, entry: MethodEntry, i: int, finished: Finishe
         "loss_on_agents": {"start": part.arrays["start_loss"][i], "final": part.arrays["final_loss"][i]},
         "link": study.energy.link,
     }
+    if (worth := worth_of(study, part, [i])) is not None:
+        card |= {"worth": worth._asdict(), "remarks": worth.remarks()}
     if own is not None:
         form = own.files.format
         classes = list(form.classes) if form.classes else None

@@ -7,6 +7,7 @@ what the run was begun with, so that it is not continued with other data or sett
 import itertools
 import json
 import platform
+import shutil
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,7 +91,11 @@ def new_folder(study: Study, out: str | None) -> Path:
         except OSError as error:
             raise InputError(f"{folder} cannot be written to ({error.strerror}); choose another --out.") from error
     table = {**study.model_dump(mode="json", exclude_none=True), "host": host_facts()}
-    write_atomically(folder / "study.toml", tomli_w.dumps(table).encode(), force=True)
+    try:
+        write_atomically(folder / "study.toml", tomli_w.dumps(table).encode(), force=True)
+    except InputError:
+        shutil.rmtree(folder)  # it was empty
+        raise
     return folder
 
 

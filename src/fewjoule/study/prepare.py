@@ -18,7 +18,8 @@ from fewjoule.models.nets import model_from_spec
 from fewjoule.models.weights import read_model
 from fewjoule.study.families import TASK_SEED, FilesFamily
 from fewjoule.study.settings import ModelSettings, Study, make_study
-from fewjoule.tasks.files import AgentFiles, DataFormat, read_agents, read_tasks
+from fewjoule.tasks.files import AgentFiles, read_agents, read_tasks
+from fewjoule.tasks.format import DataFormat
 from fewjoule.tasks.samples import Agents, Tasks, for_seeds
 
 CONTROLS = ("average", "local", "random")
@@ -87,7 +88,7 @@ def read_own(family: FilesFamily, settings: ModelSettings, *, seed: int, needs_v
     """The agents' files; the architecture from the settings or the first agent's weights; and all weights, checked."""
     share = family.validation if family.validation is not None else 0.2 if needs_validation else 0.0
     form = DataFormat(family.target, family.task, family.divide_by)
-    found = read_agents(family.folder, form, validation=share, seed=seed)
+    found = read_agents(family.folder, form, validation=share, seed=seed, standardise=family.standardise)
     for path, held in zip(found.files, found.agents.data.validation.mask.sum(-1), strict=True):
         if needs_validation and not held:
             raise InputError(f"{path}: the method needs held-out samples; give x_test and y_test, or --validation 0.2.")
@@ -97,6 +98,11 @@ def read_own(family: FilesFamily, settings: ModelSettings, *, seed: int, needs_v
             f"{family.folder} holds a {found.format.task} task, but model.loss is {settings.loss}; set {loss}."
         )
     paths = {i: path for i, path in enumerate(found.models) if path is not None}
+    if paths and family.standardise:
+        raise InputError(
+            f"{next(iter(paths.values()))} was trained on inputs as they are; leave standardise (--standardise) out, "
+            "or move the agents' models away so that they are trained here."
+        )
     if settings.spec is not None:
         model, source = model_from_spec(settings.spec, init=settings.init, loss=loss), "as given"
     elif paths:

@@ -20,6 +20,7 @@ from fewjoule.energy.metering import Metering
 from fewjoule.errors import DivergedWarning
 from fewjoule.files import locked, sweep
 from fewjoule.models.model import Model
+from fewjoule.randomness import key_for
 from fewjoule.report import write_report
 from fewjoule.simulate.rules import uses_local
 from fewjoule.simulate.simulate import Simulation
@@ -33,6 +34,7 @@ from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Tasks
 from fewjoule.training.adapt import FineTuning, adapt
+from fewjoule.training.worth import adapted_loss, constant_loss
 
 DRAWN = ("meta_backward", "maml", "imaml")
 """Methods whose agents' trajectories are drawn; the first of each in a study."""
@@ -90,11 +92,13 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
     if not left:
         return
     drawn, models = _drawn(study), None if local is None else jnp.asarray(local.arrays["models"])
-    ready = {
-        e.name: Simulation(e.build(), model, agents, models, seed=list(study.seeds), keep_paths=e.name in drawn)
-        for e in left
-    }
+    ready = {}
+    for entry in left:
+        method = entry.build()
+        kept = kept_rounds(method.rounds)[1:].tolist() if entry.name in drawn else False
+        ready[entry.name] = Simulation(method, model, agents, models, seed=list(study.seeds), keep_paths=kept)
     jobs: list[Callable[[], Any]] = [simulation.compile for simulation in ready.values()]
+    jobs.append(lambda: _adapted(prepared, jnp.zeros((len(study.seeds), model.size))))
     if tasks is not None:
         zeros = jnp.zeros((len(study.seeds), model.size))
         jobs.insert(0, lambda: adapt(model, zeros, tasks, **study.evaluation.adapting()))
@@ -128,13 +132,23 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     kept = ("meta", "diverged", "uplink_bits", "downlink_bits", "start_loss", "final_loss")
     arrays = {name: getattr(run, name) for name in kept}
     arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
+    anywhere = jnp.stack([prepared.model.init(key_for(seed, "start")) for seed in study.seeds])
+    for name, metas in (("random", anywhere), ("start", run.start), ("final", run.meta)):
+        arrays[f"worth_{name}"] = _adapted(prepared, metas)
+    arrays["worth_constant"] = np.broadcast_to(constant_loss(prepared.model, prepared.agents), len(study.seeds))
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
     judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter)
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
-        arrays |= {"path_rounds": rounds, "meta_path": run.meta_path[0][rounds]}
-        arrays["agent_path"] = run.agent_path[0][rounds[1:] - 1]
+        arrays |= {"path_rounds": rounds, "meta_path": run.meta_path, "agent_path": run.agent_path}
     return Part({name: np.asarray(value) for name, value in arrays.items()} | judged.arrays, facts | judged.facts)
+
+
+def _adapted(prepared: Prepared, metas: Any) -> np.ndarray[Any, Any]:
+    """The agents' mean loss [seeds] from meta-models [seeds, d] after the headline's fine-tuning steps."""
+    e = prepared.study.evaluation
+    settings: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser}
+    return adapted_loss(prepared.model, metas, prepared.agents, steps=e.headline, **settings)
 
 
 def judge(model: Model, tasks: Tasks | None, metas: Any, e: Evaluation, meter: Metering) -> Part:

@@ -15,6 +15,7 @@ from fewjoule.models.model import Model
 from fewjoule.report.run_folder import FORMAT, LEAST_SEEDS, LinkFacts, MethodSummary, Summary
 from fewjoule.study.parts import Part
 from fewjoule.study.settings import Study
+from fewjoule.training.worth import Worth
 
 Array = np.ndarray[Any, Any]
 QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
@@ -41,6 +42,7 @@ def summarise(
             rounds=entry.build().rounds,
             diverged=[s for s, ok in zip(study.seeds, good, strict=True) if not ok],
             quality=_quality(study, part, good, metric),
+            **_worth(study, part, good),
             share_best=shares[entry.name],
             **in_paper,
             energy=energies.get(entry.name, {}),
@@ -65,6 +67,21 @@ def summarise(
         link=_link(study.energy.link),
         methods=methods,
     )
+
+
+def _worth(study: Study, part: Part, good: Array) -> dict[str, Any]:
+    worth = worth_of(study, part, good)
+    if worth is None:
+        return {}
+    return {"worth": {k: _finite(v) for k, v in worth._asdict().items()}, "remarks": worth.remarks()}
+
+
+def worth_of(study: Study, part: Part, which: Any) -> Worth | None:
+    """What the meta-models of these seeds are worth on the agents' samples, as medians; None where nobody knows."""
+    losses = [part.arrays.get(f"worth_{name}", np.zeros(0)) for name in Worth._fields[1:]]
+    if not len(losses[0]) or not len(losses[0][which]):  # a federation's samples are at home, or no seed went well
+        return None
+    return Worth(study.evaluation.headline, *(float(np.median(loss[which])) for loss in losses))
 
 
 def share_best(finished: dict[str, Part], metric: str, at: int) -> dict[str, float]:
@@ -104,11 +121,13 @@ def _exp(value: float) -> float | None:
 def _quality(study: Study, part: Part, good: Array, metric: str) -> dict[int, Any]:
     if not good.any() or part.arrays["loss"].size == 0:
         return {}
-    table = {}
+    table: dict[int, Any] = {}
     for k, steps in enumerate(study.evaluation.steps):
         loss = _statistics(part.arrays["loss"][good][..., k], study.evaluation.statistic, ratio=True)
         accuracy = _statistics(part.arrays["accuracy"][good][..., k], study.evaluation.statistic, ratio=False)
         table[steps] = {"loss": loss, "accuracy": accuracy if metric == "accuracy" else None}
+        if lost := int(np.isinf(part.arrays["loss"][good][..., k]).sum()):
+            table[steps]["overflowed"] = lost
     return table
 
 
@@ -122,7 +141,11 @@ def _statistics(values: Array, statistic: str, *, ratio: bool) -> dict[str, Any]
     low, high = interval(per_seed, ratio=ratio)
     numbers = {name: float(np.quantile(values, q)) for name, q in QUANTILES.items()}
     numbers["mean"] = float(values.mean())
-    return {k: v if math.isfinite(v) else None for k, v in numbers.items()} | {"low": low, "high": high}
+    return {k: _finite(v) for k, v in numbers.items()} | {"low": low, "high": high}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _energies(ledger: Ledger, seeds: int) -> dict[str, Any]:

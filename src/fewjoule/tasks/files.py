@@ -14,28 +14,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fewjoule.errors import InputError, positive, text, unknown
+from fewjoule.errors import InputError
 from fewjoule.randomness import agent_id, seeds_of
+from fewjoule.tasks.format import TASKS, DataFormat, check_format, scaled, standardised, standardising
 from fewjoule.tasks.readers import PICKLES, SUFFIXES, Table, Values, ending, read_table
 from fewjoule.tasks.samples import Agents, Pair, Samples, Tasks, make_agents, make_tasks, stack
 
-TASKS = ("regression", "classification")
 KINDS = {"f": "real numbers", "i": "whole numbers", "O": "text"}  # of targets, by their type
 MOST_CLASSES = 1000
 """Whole numbers beyond this are taken for classes only when the user says so."""
 SAY_REGRESSION, SAY_CLASSES = (f"task={task!r} (--task {task})" for task in TASKS)
 Rows = Values | slice
 TRAINED_ON = "the files that the model was trained on"
-
-
-class DataFormat(NamedTuple):
-    """How files are read. The same for training, adapting and predicting, so the model card keeps it ("reading")."""
-
-    target: str = "y"
-    task: str | None = None  # "regression" or "classification"; None tells it by the targets' type
-    divide_by: float = 1.0  # every input is divided by this: 255 for 8-bit images
-    classes: tuple[str, ...] | None = None  # names of the classes where the targets are text
-    columns: tuple[str, ...] = ()  # names of the inputs where the files have them
 
 
 class AgentFiles(NamedTuple):
@@ -58,9 +48,14 @@ class TaskFiles(NamedTuple):
 
 
 def read_agents(
-    folder: str | Path, format: DataFormat | None = None, *, validation: float = 0.0, seed: int = 0
-) -> AgentFiles:
-    """One agent per file. Held-out samples are the file's x_test, else a random share `validation` of its samples."""
+    folder: str | Path, format: DataFormat | None = None, *, validation: float = 0.0, seed: int = 0,
+    standardise: bool = False,
+) -> AgentFiles:  # fmt: skip
+    """One agent per file. Held-out samples are the file's x_test, else a random share `validation` of its samples.
+
+    `standardise` gives every input mean 0 and standard deviation 1 over all agents' samples (the held-out ones apart);
+    the format says by which numbers, so that new tasks are read alike.
+    """
     if not 0 <= validation < 1:
         raise InputError(f"validation must be a share of at least 0 and below 1, got {validation}.")
     files, models = _list_folder(Path(folder), "agents")
@@ -77,6 +72,9 @@ def read_agents(
         return order[count:], order[:count]
 
     train, held = _split(tables, choose)
+    if standardise:
+        format = standardising(format, train)
+        train, held = ([(standardised(x, format), y) for x, y in pairs] for pairs in (train, held))
     agents = make_agents(train, held, names=[path.stem for path in files])
     return AgentFiles(agents, tuple(files), tuple(models.get(path.stem) for path in files), format, why)
 
@@ -118,18 +116,30 @@ def read_task(path: str | Path, format: DataFormat) -> tuple[Samples, Samples | 
     return train, test[0] if test else None
 
 
+def read_folder(folder: Path, format: DataFormat) -> tuple[list[str], Samples, Samples]:
+    """New tasks to adapt to, one per file: their names, samples, and held-out samples, of which a task may have none.
+
+    Arrays are [tasks, n, ...].
+    """
+    tables, _, _ = read_tables(_list_folder(folder, "tasks")[0], format)
+    names = [table.path.stem for table in tables]
+    held = [table.test or (table.train[0][:0], table.train[1][:0]) for table in tables]
+    support = stack([table.train for table in tables], names=names, what="task")
+    return names, support, stack(held, names=names, what="task", may_be_empty=True)
+
+
 def read_inputs(path: str | Path, format: DataFormat) -> Values:
     """Inputs alone, for predictions; a target in the file is left aside."""
-    _check_format(format)
+    check_format(format)
     table = read_table(path, target=format.target, needs_target=False)
     if format.columns:
         table = _reorder(table, format.columns, TRAINED_ON)
-    return _scaled(table.train[0], format)
+    return scaled(str(path), table.train[0], format)
 
 
 def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table], DataFormat, str]:
     """Read files that belong together: same inputs, same kind of target, class names turned into numbers."""
-    _check_format(format)
+    check_format(format)
     tables = [read_table(path, target=format.target) for path in files]
     columns = format.columns or next((t.columns for t in tables if t.columns), ())
     if columns:
@@ -152,21 +162,10 @@ def read_tables(files: Sequence[Path], format: DataFormat) -> tuple[list[Table],
         classes = tuple(sorted({str(v) for t in tables for _, y in t.pairs for v in y.ravel()}))
 
     def ready(path: Path, pair: tuple[Values, Values]) -> tuple[Values, Values]:
-        return _scaled(pair[0], format), _convert(path, pair[1], task, classes)
+        return scaled(str(path), pair[0], format), _convert(path, pair[1], task, classes)
 
     done = [t._replace(train=ready(t.path, t.train), test=t.test and ready(t.path, t.test)) for t in tables]
     return done, format._replace(task=task, classes=classes, columns=columns), why
-
-
-def _check_format(format: DataFormat) -> None:
-    """A model card may say anything, since it may come from a stranger."""
-    text("target (--target)", format.target)
-    if format.task is not None and format.task not in TASKS:
-        raise unknown("task", format.task, TASKS)
-    positive("divide_by (--divide-by)", format.divide_by)
-    for name, values in (("classes", format.classes or ()), ("columns", format.columns)):
-        if not (isinstance(values, tuple) and all(isinstance(value, str) for value in values)):
-            raise InputError(f"{name} must be a tuple of names, got {values!r}; write the model card again.")
 
 
 def _list_folder(folder: Path, what: str) -> tuple[list[Path], dict[str, Path]]:
@@ -206,10 +205,6 @@ def _reorder(table: Table, columns: tuple[str, ...], where: str) -> Table:
         raise InputError(f"{table.path} has a column {extra[0]!r}, which {where} does not have; drop it.")
     x, y = table.train  # files with names of columns have no held-out samples
     return Table(table.path, (x[:, [table.columns.index(name) for name in columns]], y), columns=columns)
-
-
-def _scaled(x: Values, format: DataFormat) -> Values:
-    return x if format.divide_by == 1 else x / np.float32(format.divide_by)
 
 
 def _kind(table: Table) -> str:

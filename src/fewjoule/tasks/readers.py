@@ -21,6 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from fewjoule.errors import InputError
+from fewjoule.tasks.parquet_pages import page_sizes
 from fewjoule.tasks.samples import check_pair
 
 SUFFIXES = (".npz", ".csv", ".parquet")
@@ -169,6 +170,9 @@ def _read_columns(path: Path, targets: list[str], needs_target: bool) -> tuple[d
     if not is_csv:
         # a long text that stands in every row is kept once
         file = pa.parquet.ParquetFile(path, read_dictionary=targets)
+        with path.open("rb") as raw:
+            for size in page_sizes(raw, file.metadata, {*inputs, *targets}):
+                _check_unpacked(path, size)
         return _collect(path, file.iter_batches(), inputs, targets), tuple(inputs)
     for kind in CSV_TARGETS:
         try:

@@ -21,6 +21,8 @@ Pair = tuple[Any, Any]  # x and y
 DrawPair = Callable[[int, np.random.Generator], Pair]
 ALL_AGENTS = "all"
 """The name that a ledger gives to an amount of all agents together, so no agent may have it."""
+LAST_CHARACTER, SURROGATES = 0x10FFFF, (0xD800, 0xDFFF)
+"""Of Unicode; surrogates are halves of characters and no text by themselves."""
 
 
 class Samples(NamedTuple):
@@ -185,7 +187,23 @@ def check_pair(
     if y.dtype.kind in "iub":
         _check_most(label, "y" + suffix, y, np.int64)
         return x, y.astype(np.int64)
-    return x, (y.astype(str) if y.dtype.kind == "S" else y).astype(object)
+    return x, _words(label, "y" + suffix, y)
+
+
+def _words(label: str, name: str, y: np.ndarray) -> np.ndarray:
+    """Text as Python's own strings. NumPy's arrays of text may hold numbers that are no characters."""
+    if y.dtype.kind == "O":
+        return y
+    fault = InputError(f"{label}: {name} holds bytes that are no text; write the names of the classes again.")
+    if y.dtype.kind == "S":
+        try:
+            y = np.char.decode(y, "utf-8")
+        except UnicodeDecodeError:
+            raise fault from None
+    codes = np.ascontiguousarray(y, y.dtype.newbyteorder("=")).view(np.uint32)
+    if ((codes > LAST_CHARACTER) | ((codes >= SURROGATES[0]) & (codes <= SURROGATES[1]))).any():
+        raise fault
+    return y.astype(object)
 
 
 def _check_classes(label: str, y: np.ndarray) -> np.ndarray:
@@ -221,11 +239,14 @@ def _finite_floats(label: str, name: str, values: np.ndarray) -> np.ndarray:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse agents that could be taken for each other, or for all of them."""
+    """Refuse agents that could be taken for each other, or for all of them, and names that would spoil a line."""
     if len(set(names)) != len(names):
         raise InputError(f"agents' names must differ, got {', '.join(names)}.")
     if ALL_AGENTS in names:
         raise InputError(f"no agent may be called {ALL_AGENTS!r}, which stands for all agents together; rename it.")
+    for name in names:
+        if not name or not name.isprintable():
+            raise InputError(f"an agent's name must be printable text, got {name!r}; rename it.")
 
 
 def make_agents(

@@ -47,8 +47,20 @@ class Adaptation:
         return self._over_tasks(what, np.median)
 
     def mean(self, what: str = "loss") -> dict[int, float]:
-        """Mean over all meta-models and tasks, by number of steps."""
+        """Mean over all meta-models and tasks, by number of steps; infinite, with a warning, where one overflowed."""
+        for line in self.overflows() if what == "loss" else ():
+            warnings.warn(line, DivergedWarning, stacklevel=2)
         return self._over_tasks(what, np.mean)
+
+    def overflows(self) -> list[str]:
+        """For each number of steps after which the loss of some task is infinite, a line that says of how many."""
+        lost = np.isinf(self.loss).reshape(-1, len(self.steps))
+        return [
+            f"after {steps} steps {count} of {len(lost)} fine-tunings overflowed, so the mean loss is infinite; look "
+            "at the median, or lower the learning rate."
+            for steps, count in zip(self.steps, lost.sum(0), strict=True)
+            if count
+        ]
 
     def quantile(self, q: float, what: str = "loss") -> dict[int, float]:
         """Quantile q (0 to 1) over all meta-models and tasks, by number of steps."""

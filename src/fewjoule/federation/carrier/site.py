@@ -15,7 +15,8 @@ from fewjoule.federation.agent import Home, Meter
 from fewjoule.federation.spec import Contract
 from fewjoule.federation.wire import AgentReport
 from fewjoule.models.weights import read_header, read_model
-from fewjoule.tasks.files import DataFormat, read_tables
+from fewjoule.tasks.files import read_tables
+from fewjoule.tasks.format import DataFormat
 from fewjoule.tasks.samples import AgentData, make_agents
 
 

@@ -1,0 +1,87 @@
+"""Is a starting model worth anything? Its loss after a few fine-tuning steps, beside what is to be had without it.
+
+Without fine-tuning the loss says little: where tasks differ much, no common model can be good at all of them at once.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fewjoule.models.model import Model
+from fewjoule.tasks.samples import Agents, Samples
+from fewjoule.training.descent import descend
+from fewjoule.training.descent import optimiser as make_optimiser
+
+NOISE = 1.1
+"""Losses whose ratio is within this are taken as equal."""
+
+
+class Worth(NamedTuple):
+    """Mean losses over the agents, on their own training samples, after `steps` fine-tuning steps on these."""
+
+    steps: int
+    constant: float  # without a model: the mean of an agent's targets, or the shares of its classes
+    random: float  # from a random start
+    start: float  # from where the method began
+    final: float  # from the meta-model
+
+    def remarks(self) -> list[str]:
+        """What a user must know before using the meta-model, one line each."""
+        lines = []
+        reached = f"loss {self.final:.3g} after {self.steps} fine-tuning steps on the agents' samples"
+        # a constant is perfect where every agent has one class or one sample, and says nothing then
+        if self.constant > 0 and NOISE * self.final > self.constant:
+            lines.append(f"no better than a constant: {reached}, {self.constant:.3g} without any model")
+        elif NOISE * self.final > self.random and self.final != self.random:
+            lines.append(f"no better than a random start: {reached}, {self.random:.3g} from there")
+        if self.final > NOISE * self.start:
+            lines.append(f"worse than its own start: {reached}, {self.start:.3g} from where it began")
+        return lines
+
+
+def constant_loss(model: Model, agents: Agents) -> np.ndarray[Any, Any]:
+    """Mean over the agents of the loss that the best constant has on an agent's samples: one, or [seeds]."""
+    samples = agents.data.train
+    mask, y = np.asarray(samples.mask, np.float64), np.asarray(samples.y)
+    count = mask.sum(-1)
+    if model.loss_name == "mse":
+        weights = mask[..., None]
+        mean = (weights * y).sum(-2, keepdims=True) / count[..., None, None]
+        each = ((weights * (y - mean) ** 2).sum(-2) / count[..., None]).mean(-1)
+    else:
+        shares = (mask[..., None] * (y[..., None] == np.arange(y.max() + 1))).sum(-2) / count[..., None]
+        each = -(shares * np.log(np.where(shares > 0, shares, 1))).sum(-1)
+    return np.asarray(each.mean(-1))
+
+
+def adapted_loss(
+    model: Model, metas: Array, agents: Agents, *, steps: int, learning_rate: float, optimiser: str
+) -> np.ndarray[Any, Any]:
+    """Mean over the agents of the loss [seeds] of meta-models [seeds, d], after fine-tuning on an agent's samples.
+
+    Infinity where fine-tuning overflowed.
+    """
+    per_seed = agents.seeds is not None
+    found = np.asarray(_adapted(model, steps, learning_rate, optimiser, per_seed, metas, agents.data.train))
+    return np.where(np.isnan(found), np.inf, found)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _adapted(
+    model: Model, steps: int, learning_rate: float, name: str, per_seed: bool, metas: Array, samples: Samples
+) -> Array:
+    by = make_optimiser(name, learning_rate)
+
+    def one(meta: Array, samples: Samples) -> Array:
+        return model.loss(descend(model.loss, meta, samples, by=by, steps=steps).vector, samples)
+
+    def over_agents(meta: Array, samples: Samples) -> Array:
+        return jnp.mean(jax.vmap(one, (None, 0))(meta, samples))
+
+    if per_seed:
+        return jax.lax.map(lambda both: over_agents(*both), (metas, samples))
+    return jax.lax.map(lambda meta: over_agents(meta, samples), metas)
