@@ -1,0 +1,52 @@
+"""The page for operators, and the README of every kit, say what the package does."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from fewjoule.cli import app
+from fewjoule.energy.presets import DEVICES
+from fewjoule.federation.carrier.metrics import render
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
+TEMPLATES = ROOT / "src" / "fewjoule" / "federation" / "templates"
+
+
+def commands(text: str) -> list[str]:
+    lines = re.findall(r"^ {4}fewjoule federation (.+?)(?: +#.*)?$", text, re.M)
+    return lines + re.findall(r"`fewjoule federation ([a-z][^`]*)`", text)
+
+
+@pytest.mark.parametrize("page", ["docs/operations.md", *(f"src/fewjoule/federation/templates/kit-{r}.md" for r in
+                                                          ("server", "agent", "operator"))])  # fmt: skip
+def test_every_command_is_one(page: str) -> None:
+    known = get_command(app).commands["federation"].commands  # type: ignore[attr-defined]
+    found = commands((ROOT / page).read_text("utf-8"))
+    assert found
+    for line in found:
+        name, *words = shlex.split(line)
+        known[name].make_context(name, words)  # raises on an option or argument that is not there
+
+
+def test_every_file_and_page_is_there() -> None:
+    named = re.findall(r"`(deploy/[^`]*?)`", PAGE) + re.findall(r"(deploy/\S+\.service)", PAGE)
+    assert len(named) > 5
+    assert all((ROOT / name).exists() for name in named)
+    for target in re.findall(r"\]\(([a-z-]+\.md)", PAGE):
+        assert (ROOT / "docs" / target).is_file(), target
+    assert re.search(r"--device ([a-z0-9-]+)", PAGE)[1] in DEVICES  # type: ignore[index]
+
+
+def test_every_metric_is_one() -> None:
+    status = {
+        "jobs": [], "agents": {"north": None}, "refused": 0, "last_exchange": 0.0, "certificates": {"north": 5.0},
+    }  # fmt: skip
+    served = set(re.findall(r"^(fewjoule_\w+)", render(status), re.M))
+    named = set(re.findall(r"`(fewjoule_\w+)", PAGE))
+    assert len(named) >= 4
+    assert named <= served
+    assert 'fewjoule_certificate_ends_timestamp_seconds{name="north"} 5.0' in render(status)
