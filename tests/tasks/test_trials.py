@@ -300,9 +300,7 @@ def test_the_pages_of_a_parquet_file_are_found(tmp_path: Path) -> None:
     rows, words = np.arange(2500.0), ["cat", "dog"] * 1250
     settings = {"row_group_size": 1000, "compression": "snappy", "use_dictionary": ["w"]}
     pa.parquet.write_table(pa.table({"a": rows, "w": words, "y": rows}), path, **settings)
-    with path.open("rb") as file:
-        metadata = pa.parquet.ParquetFile(path).metadata
-        # beside its numbers a page has 7 bytes that say that none is missing: 4 of length, 3 of one run
-        assert list(page_sizes(file, metadata, {"a"})) == [8 * n + 7 for n in (1000, 1000, 500)]
-        assert len(list(page_sizes(file, metadata, {"w"}))) == 2 * 3  # a dictionary and its page
+    # beside its numbers a page has 7 bytes that say that none is missing: 4 of length, 3 of one run
+    assert list(page_sizes(path, {"a"})) == [8 * n + 7 for n in (1000, 1000, 500)]
+    assert len(list(page_sizes(path, {"w"}))) == 2 * 3  # a dictionary and its page
     assert len(read_table(path, target="w").train[0]) == 2500
