@@ -1,91 +1,108 @@
 """What the pages of a Parquet file claim to unpack to. pyarrow takes that memory before it looks at a page.
 
-A column chunk is pages in a row: a header in Thrift's compact protocol, whose fields 2 and 3 are the bytes of the page
-unpacked and as it lies in the file, then the page.
+The file ends with its metadata, their length and "PAR1"; they say where each column's chunks begin. A chunk is pages in
+a row: a header, then the page. Metadata and headers are structs of Thrift's compact protocol. pyarrow shows them too,
+but ends the process where they are damaged.
 """
 
 from collections.abc import Collection, Iterator
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
-UNPACKED, PACKED = 2, 3
-BOOLEANS, BYTE, WHOLES, DOUBLE, TEXT, LISTS, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12  # Thrift's types
-MOST_FIELDS = 1000
+TRUE, FALSE, BYTE, WHOLES, DOUBLE, TEXT, LISTS, STRUCT = 1, 2, 3, (4, 5, 6), 7, 8, (9, 10), 12  # Thrift's types
+ROW_GROUPS, COLUMNS, COLUMN = 4, 1, 3  # fields of the metadata, of a row group, of a chunk
+NAME, PACKED_CHUNK, DATA_OFFSET, DICTIONARY_OFFSET = 3, 7, 9, 11  # of a column
+UNPACKED, PACKED = 2, 3  # of a page header
+LONGEST_HEADER = 2**16
+DEEPEST = 20
 
 
-def page_sizes(file: BinaryIO, metadata: Any, columns: Collection[str]) -> Iterator[int]:
+def page_sizes(path: Path, columns: Collection[str]) -> Iterator[int]:
     """The bytes that each page of these columns unpacks to, as its header says; ValueError where that is no header."""
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for index in range(row_group.num_columns):
-            chunk = row_group.column(index)
-            if chunk.path_in_schema.partition(".")[0] not in columns:
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 8))
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(max(0, size - 8 - length))
+        metadata = _Thrift(file.read(length)).struct()
+        for column in _columns(metadata):
+            if column[NAME][0].decode() not in columns:
                 continue
-            at = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
-            end = at + chunk.total_compressed_size
-            while at < end:
+            at = min(offset for offset in (column.get(DICTIONARY_OFFSET), column[DATA_OFFSET]) if offset)
+            end = at + column[PACKED_CHUNK]
+            while 0 <= at < end:
                 file.seek(at)
-                sizes = _struct(file)
-                if min(sizes.get(UNPACKED, -1), sizes.get(PACKED, -1)) < 0:
-                    raise ValueError("a page does not say how long it is")
-                yield sizes[UNPACKED]
-                at = file.tell() + sizes[PACKED]
+                header = _Thrift(file.read(LONGEST_HEADER))
+                page = header.struct()
+                if min(page[UNPACKED], page[PACKED]) < 0:
+                    raise ValueError("a page is shorter than nothing")
+                yield page[UNPACKED]
+                at += header.at + page[PACKED]
 
 
-def _struct(file: BinaryIO, depth: int = 0) -> dict[int, int]:
-    """Read a struct to its end; its whole numbers by their fields."""
-    field, found = 0, dict[int, int]()
-    for _ in range(MOST_FIELDS):
-        first = _byte(file)
-        if first == 0:
-            return found
-        field = field + (first >> 4) if first >> 4 else _whole(file)
-        kind = first & 15
+def _columns(metadata: dict[int, Any]) -> list[dict[int, Any]]:
+    try:
+        found = [chunk[COLUMN] for group in metadata[ROW_GROUPS] for chunk in group[COLUMNS]]
+        for column in found:
+            int(column[PACKED_CHUNK]), int(column[DATA_OFFSET]), bytes(column[NAME][0])
+        return found
+    except (KeyError, IndexError, TypeError):
+        raise ValueError("the metadata do not say where the columns are") from None
+
+
+class _Thrift:
+    """A struct of Thrift's compact protocol, read from `at` on: values by the numbers of their fields."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        field, found = 0, dict[int, Any]()
+        while (first := self._byte()) != 0:
+            field = field + (first >> 4) if first >> 4 else self._whole()
+            kind = first & 15
+            # a truth stands in its own header
+            found[field] = kind == TRUE if kind in (TRUE, FALSE) else self._value(kind, depth + 1)
+        return found
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if depth > DEEPEST:
+            raise ValueError("a header is nested too deeply")
+        if kind in (TRUE, FALSE, BYTE):
+            return self._byte()
         if kind in WHOLES:
-            found[field] = _whole(file)
-        else:
-            _skip(file, kind, depth + 1)
-    raise ValueError("a page header has too many fields")
+            return self._whole()
+        if kind in (DOUBLE, TEXT):
+            return self._take(8 if kind == DOUBLE else self._varint())
+        if kind in LISTS:
+            first = self._byte()
+            count = self._varint() if first >> 4 == 15 else first >> 4
+            if count > len(self.data):
+                raise ValueError("a list in a header is longer than the file")
+            return [self._value(first & 15, depth + 1) for _ in range(count)]
+        if kind == STRUCT:
+            return self.struct(depth)
+        raise ValueError("a header has a field of an unknown type")
 
+    def _take(self, size: int) -> bytes:
+        taken = self.data[self.at : self.at + size]
+        self.at += size
+        if self.at > len(self.data):
+            raise ValueError("a header is cut off")
+        return taken
 
-def _skip(file: BinaryIO, kind: int, depth: int, *, in_list: bool = False) -> None:
-    if depth > 10:
-        raise ValueError("a page header is nested too deeply")
-    if kind in BOOLEANS:
-        file.seek(in_list, 1)  # a field of this type is in its header
-    elif kind in (BYTE, DOUBLE):
-        file.seek(1 if kind == BYTE else 8, 1)
-    elif kind in WHOLES:
-        _whole(file)
-    elif kind == TEXT:
-        file.seek(_varint(file), 1)
-    elif kind in LISTS:
-        first = _byte(file)
-        count = _varint(file) if first >> 4 == 15 else first >> 4
-        for _ in range(min(count, MOST_FIELDS)):
-            _skip(file, first & 15, depth + 1, in_list=True)
-    elif kind == STRUCT:
-        _struct(file, depth)
-    else:
-        raise ValueError("a page header has a field of an unknown type")
+    def _byte(self) -> int:
+        return self._take(1)[0]
 
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError("a number in a header has no end")
 
-def _byte(file: BinaryIO) -> int:
-    read = file.read(1)
-    if not read:
-        raise ValueError("a page header is cut off")
-    return read[0]
-
-
-def _varint(file: BinaryIO) -> int:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = _byte(file)
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value
-    raise ValueError("a number in a page header has no end")
-
-
-def _whole(file: BinaryIO) -> int:
-    value = _varint(file)
-    return value >> 1 if value % 2 == 0 else -(value >> 1) - 1
+    def _whole(self) -> int:
+        value = self._varint()
+        return value >> 1 if value % 2 == 0 else -(value >> 1) - 1

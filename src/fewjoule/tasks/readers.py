@@ -169,10 +169,9 @@ def _read_columns(path: Path, targets: list[str], needs_target: bool) -> tuple[d
     targets = targets if needs_target else []
     if not is_csv:
         # a long text that stands in every row is kept once
+        for size in page_sizes(path, {*inputs, *targets}):
+            _check_unpacked(path, size)
         file = pa.parquet.ParquetFile(path, read_dictionary=targets)
-        with path.open("rb") as raw:
-            for size in page_sizes(raw, file.metadata, {*inputs, *targets}):
-                _check_unpacked(path, size)
         return _collect(path, file.iter_batches(), inputs, targets), tuple(inputs)
     for kind in CSV_TARGETS:
         try:
