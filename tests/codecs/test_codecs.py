@@ -155,7 +155,7 @@ def test_top_k_keeps_the_largest_and_positions_cost_near_their_entropy():
 
 
 def test_uniform_levels_lie_where_the_values_are():
-    """Twenty answers of 6 bits are 25 bytes, and an offset costs a byte, not precision: R / 63 would be 5 times worse."""
+    """Twenty answers of 6 bits are 25 bytes; an offset costs a byte, not precision, as levels around 0 would."""
     wave = (10 * np.sin(np.linspace(-5, 5, 20))).astype(np.float32)
     message = codec("uniform:6").encode(wave)
     assert len(message) == 25
@@ -181,7 +181,8 @@ def test_a_vector_that_diverged_is_refused_on_a_device_and_nan_in_the_simulator(
     ("spec", "match"),
     [
         ("quantize:3", "did you mean 'quantise'"), ("quantise", "quantise:BITS"), ("quantise:9", "1 to 8"),
-        ("quantise:x", "1 to 8"), ("lloyd-max:7", "1 to 6"), ("uniform:9", "1 to 8"), ("top-k:0:1", "above 0"), ("top-k:1.5", "at most 1"),
+        ("quantise:x", "1 to 8"), ("lloyd-max:7", "1 to 6"), ("uniform:9", "1 to 8"),
+        ("top-k:0:1", "above 0"), ("top-k:1.5", "at most 1"),
         ("top-k:0.1:2:3", "SHARE"), ("top-k", "SHARE"), ("float32:2", "write float32"), (3, "name such as"),
         ("top-k:nan:1", "above 0"),
     ],

@@ -81,9 +81,12 @@ def show_summary(folder: Path) -> None:
     scores = {name: summary.score(name, at) for name in summary.methods}
     kinds = {kind for method in summary.methods.values() for kind in method.energy.get("computation", {})}
 
+    served = any("server" in method.energy for method in summary.methods.values())
+
     def joules(method: MethodSummary, phase: Phase) -> float:
         return float(sum(amount.joules for amount in method.energy.get(phase, {}).values()))
 
+    phases: tuple[Phase, ...] = ("uplink", "computation", "server") if served else ("uplink", "computation")
     rows = []
     for name, score in sorted(scores.items(), key=lambda s: (s[1] is None, sign * (s[1] or 0.0))):
         method = summary.methods[name]
@@ -91,7 +94,9 @@ def show_summary(folder: Path) -> None:
         gone = f" ({lost} of {len(summary.seeds)} seeds diverged)" if lost else ""
         quality = "diverged" if not method.quality else "overflow" if score is None else f"{score:.3g}"
         share = f"{method.share_best:.0%}"
-        rows.append((method.label + gone, quality, share, joules(method, "uplink"), joules(method, "computation")))
+        spent = [joules(method, phase) for phase in phases]
+        rows.append((method.label + gone, quality, share, *spent))
     say(f"{summary.title}: per run, all agents together")
     computing = f"computation J, {'/'.join(sorted(kinds)) or 'none'}"
-    table(("method", f"{statistic} {metric} after {at} steps", "tasks won", "uplink J, analytic", computing), rows)
+    header = ("method", f"{statistic} {metric} after {at} steps", "tasks won", "uplink J, analytic", computing)
+    table((*header, "server J, not in these") if served else header, rows)

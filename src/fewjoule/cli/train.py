@@ -13,6 +13,7 @@ from fewjoule import files
 from fewjoule.cli import options
 from fewjoule.cli.run import run_shown
 from fewjoule.cli.screen import say, show_energy, table
+from fewjoule.energy.ledger import WITH_SERVER
 from fewjoule.errors import InputError
 from fewjoule.methods import method as named_method
 from fewjoule.models.weights import write_model
@@ -111,7 +112,7 @@ def train(
             "learning rate, as in --set learning_rate=0.001, or its rounds."
         )
     say(f"mean loss on the agents' samples: {start:.4g} at the start, {final:.4g} now")
-    ledger = ledger.select(method=method, phase=("pretraining", "computation", "uplink", "downlink"))
+    ledger = ledger.select(method=method, phase=("pretraining", *WITH_SERVER))
     card = model_card(prepared, prepared.study.methods[0], 0, finished) | {"energy": energy_table(ledger)}
     write_model(output, prepared.model, part.arrays["meta"][0], card, force=force)
     show_energy(card["energy"], card["link"])

@@ -2,8 +2,8 @@
 
 2**b levels lie evenly where the values are, not around 0, so that a temperature of 20 to 25 degrees loses nothing:
 
-    level_c = (k + c) s,  c = 0 ... L,  L = 2**b - 1,  s >= (high - low) / L,  k = floor((low + high) / 2 s) - floor(L / 2)
-    c = round(v / s) - k
+    level_c = (k + c) s,  c = 0 ... L,  L = 2**b - 1,  s >= (high - low) / L
+    k = floor((low + high) / 2 s) - floor(L / 2),   c = round(v / s) - k
 
 No value is off by more than s / 2. `s` has 8 significant bits and `k` is a whole number of at most 14, so that the
 product is exact on every machine.
@@ -54,7 +54,7 @@ class Uniform(Codec):
         # the division may have rounded down to exactly such a number
         spacing = jnp.where(spacing * last < high - low, coarse(jnp.nextafter(spacing, jnp.inf), up=True), spacing)
         unit = jnp.where(spacing > 0, spacing, 1)
-        # A power of two brings the spacing to 2 ... 4 exactly, so that its reciprocal is no number that is flushed to 0.
+        # A power of two brings the spacing to 2 ... 4 exactly, so that no reciprocal is flushed to 0.
         scale = jax.lax.bitcast_convert_type(
             jnp.uint32(255 << 23) - (jax.lax.bitcast_convert_type(unit, jnp.uint32) & 0x7F800000), jnp.float32
         )
@@ -68,7 +68,8 @@ class Uniform(Codec):
         return (packed.offset + packed.codes).astype(jnp.float32) * packed.spacing
 
     def size_bytes(self, packed: Ranged, size: int) -> Array:
-        return self.most_bytes(size) - (_zigzag(packed.offset) < 128).astype(jnp.int32)
+        short = (packed.offset >= -64) & (packed.offset < 64)  # one byte of LEB128
+        return self.most_bytes(size) - short.astype(jnp.int32)
 
     def most_body_bytes(self, size: int) -> int:
         return 1 + 2 + len(varint(_zigzag(FARTHEST))) + packed_bytes(size, self.bits)
@@ -90,6 +91,6 @@ class Uniform(Codec):
         return (offset + unpack_bits(body[at:], size, bits).astype(np.int32)).astype(np.float32) * spacing
 
 
-def _zigzag(offset: Any) -> Any:
+def _zigzag(offset: int) -> int:
     """0, -1, 1, -2, ... as 0, 1, 2, 3, ...: small magnitudes are short."""
     return 2 * abs(offset) - (offset < 0)

@@ -6,7 +6,7 @@ again, and agents that had answered it answer with the same bytes.
 """
 
 import time
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from fewjoule.federation.state import State, pack, read_state, write_state
 from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.randomness import agent_id
+from fewjoule.simulate.learning import learn
 from fewjoule.simulate.rules import broadcast_bytes, combine, probe_bytes, start_of, weights_of
 from fewjoule.simulate.run import Trace
 
@@ -207,7 +208,9 @@ class ServerRunner:
         everybody = len(answers) == len(self.spec.agents)
         here = None if everybody else jnp.asarray([name in self._replies for name in self.spec.agents])
         before = self._broadcast
-        self._server, self._broadcast = _step(self.contract.method, self._server, messages, here, self._weights)
+        method, model = self.contract.method, self.contract.model
+        everybody_said = combine(messages, self._weights, here, method.combine)
+        self._server, self._broadcast = _step(method, self._server, messages, here, self._weights)
         row = {
             "loss": np.mean([message.report.loss for message in answers]),
             "spread": _spread(answers),
@@ -217,15 +220,33 @@ class ServerRunner:
             "present": len(answers),
         }
         self.trace[self.at[1]] = [row[name] for name in Trace._fields]
+        if method.learn is not None and self.at[1] == method.rounds - 1:
+            meta = learn(method, model, jnp.asarray(self.start), everybody_said, jnp.uint32(self.spec.seed))
+            self._broadcast = self._broadcast._replace(model=meta)
 
     def _closed(self, answers: list[Message]) -> None:
-        self.losses = np.stack([message.arrays[0] for message in answers]).mean(0).astype(np.float64)
+        if answers:
+            self.losses = np.stack([message.arrays[0] for message in answers]).mean(0).astype(np.float64)
 
     @property
     def meta(self) -> np.ndarray:
         """The meta-model as the method left it."""
-        final = self.contract.method.final
+        method, final = self.contract.method, self.contract.method.final
+        if method.learn is not None and not method.rounds:
+            return self._made_up
         return np.asarray(self._broadcast.model if final is None else final(self._server))
+
+    @cached_property
+    def _made_up(self) -> np.ndarray:
+        """The meta-model of a server that learns without a message."""
+        agreed, seed = self.contract, jnp.uint32(self.spec.seed)
+        return np.asarray(learn(agreed.method, agreed.model, jnp.asarray(self.start), None, seed))
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether the exchange at hand goes on without those who left: where the server learns by itself, an agent's
+        part ends with its message."""
+        return self.at[0] == blocks.CLOSE and self.contract.method.learn is not None
 
     def status(self) -> dict[str, Any]:
         """Where the run stands, for people to look at, in plain values; None for what is not known."""

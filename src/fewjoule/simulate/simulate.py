@@ -16,9 +16,10 @@ from jax import Array
 from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.methods.method import Broadcast, Method
-from fewjoule.models.model import Model, check_fit
+from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
 from fewjoule.randomness import agent_ids, key_for, round_key
 from fewjoule.simulate import rules
+from fewjoule.simulate.learning import Learning
 from fewjoule.simulate.run import Run, Trace
 from fewjoule.simulate.work import data_of
 from fewjoule.tasks.samples import AgentData, Agents
@@ -30,7 +31,7 @@ def simulate(
     method: Method,
     model: Model,
     agents: Agents,
-    local: LocalModels | Array | None = None,
+    local: LocalModels | Array | Sequence[OwnModel] | None = None,
     *,
     seed: int | Sequence[int] = 0,
     participation: float = 1.0,
@@ -40,7 +41,8 @@ def simulate(
 ) -> Run:
     """Run a method over its rounds.
 
-    `local` are the agents' own models, needed unless the method starts at random. `participation` is the share of
+    `local` are the agents' own models, needed unless the method starts at random; a method that asks them for answers
+    takes a list of `OwnModel`s of any architectures as well. `participation` is the share of
     agents (at least one) drawn afresh every round; `availability` [rounds, agents] says instead who is there when.
     An absent agent keeps its state; a round with nobody changes nothing.
     """
@@ -54,16 +56,19 @@ class Simulation:
     """A run that is checked and ready: `simulate` in two steps, for those who compile ahead or meter the execution."""
 
     def __init__(
-        self, method: Method, model: Model, agents: Agents, local: LocalModels | Array | None = None, *,
+        self, method: Method, model: Model, agents: Agents,
+        local: LocalModels | Array | Sequence[OwnModel] | None = None, *,
         seed: int | Sequence[int] = 0, participation: float = 1.0, availability: Any = None,
         diverged_at: float = rules.DIVERGED_AT, keep_paths: bool = False,
     ) -> None:  # fmt: skip
         seeds = seed_list(seed, agents)
         present, availability = _checked_presence(method, agents, participation, availability)
-        models = _checked_models(method, model, agents, local, len(seeds))
-        static = (method, model, agents.seeds is not None, present, keep_paths)
+        check_fit(model, agents)
+        owners, models = _checked_models(method, model, agents, local, len(seeds))
+        static = (method, model, owners, agents.seeds is not None, present, keep_paths)
         arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
         self._program = Program(_program, static, arrays)
+        self._learning = None if method.learn is None else Learning(method, model, agents, seeds)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
         self._result = partial(Run, method, model, agents.names, self._seeds, data=data_of(agents))
         self._diverged_at = diverged_at
@@ -71,10 +76,18 @@ class Simulation:
     def compile(self) -> None:
         """Compile without running; several simulations may compile at once in threads."""
         self._program.compile()
+        if self._learning is not None:
+            self._learning.compile()
 
-    def run(self, around: Around | None = None) -> Run:
-        """Run once. `around` is where a meter goes: it is handed the execution of the compiled program."""
+    def run(self, around: Around | None = None, around_server: Around | None = None) -> Run:
+        """Run once. `around` is where a meter goes: it is handed the execution of the compiled program; and
+        `around_server` that of the server's own learning, where the method has it."""
         out = dict(self._program.run(around))
+        messages = out.pop("messages")
+        if self._learning is not None:
+            out |= self._learning.run(out["start"], messages, around_server)
+            if "meta_path" in out:
+                out["meta_path"] = out["meta_path"].at[:, -1].set(out["meta"])
         start_loss, final_loss = out["start_loss"], out["final_loss"]
         last_loss = out["trace"].loss[:, -1] if self.method.rounds else final_loss
         losses = (start_loss, final_loss, last_loss)
@@ -112,10 +125,10 @@ def _checked_presence(
 
 
 def _checked_models(
-    method: Method, model: Model, agents: Agents, local: LocalModels | Array | None, seeds: int
-) -> Array:
-    """The local models as [seeds, agents, d]; zeros where the method does not ask for them."""
-    check_fit(model, agents)
+    method: Method, model: Model, agents: Agents, local: LocalModels | Array | Sequence[OwnModel] | None, seeds: int
+) -> tuple[tuple[Model, ...] | None, Any]:
+    """The local models as [seeds, agents, d], zeros where the method does not ask for them; or, where each has an
+    architecture of its own, those and a tuple of [seeds, d]."""
     if method.needs_validation and not np.asarray(agents.data.validation.mask).any(-1).all():
         raise InputError(f"{method.name} needs validation samples of every agent; give make_agents(validation=...).")
     if local is None:
@@ -123,7 +136,9 @@ def _checked_models(
             bound = method.needs_local or method.name in ("average", "local", "meta_backward")
             cure = "pass local=train_locally(model, agents)" + ("." if bound else ", or set start='random'.")
             raise InputError(f"{method.name} starts from the agents' own models; {cure}")
-        return jnp.zeros((seeds, len(agents), model.size))
+        return None, jnp.zeros((seeds, len(agents), model.size))
+    if isinstance(local, Sequence):
+        return _own_models(method, model, agents, local, seeds)
     models = np.asarray(local.models if isinstance(local, LocalModels) else local, np.float32)
     if models.ndim == 2:
         models = np.repeat(models[None], seeds, 0)
@@ -138,19 +153,58 @@ def _checked_models(
         raise InputError(
             "local models must be finite, got NaN or infinity; lower the learning rate of the local training."
         )
-    return jnp.asarray(models)
+    return None, jnp.asarray(models)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _own_models(
+    method: Method, model: Model, agents: Agents, local: Sequence[OwnModel], seeds: int
+) -> tuple[tuple[Model, ...], Any]:
+    if not method.asks:
+        raise InputError(
+            f"{method.name} needs weights of one architecture; use answers where the agents' models differ."
+        )
+    if len(local) != len(agents):
+        raise InputError(f"local models must be one per agent: {len(agents)}, got {len(local)}.")
+    vectors = []
+    for name, own in zip(agents.names, local, strict=True):
+        vector = np.asarray(own.vector, np.float32)
+        vector = np.repeat(vector[None], seeds, 0) if vector.ndim == 1 else vector
+        if vector.shape != (seeds, own.model.size) or not np.isfinite(vector).all():
+            raise InputError(
+                f"the model of agent {name!r} must be {own.model.size} finite weights, for each seed or all."
+            )
+        check_alike(own.model, model, f"the model of agent {name!r}")
+        vectors.append(jnp.asarray(vector))
+    return tuple(own.model for own in local), tuple(vectors)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
 def _program(
-    method: Method, model: Model, per_seed: bool, present: int | None, keep_paths: bool,
-    data: AgentData, ids: Array, models: Array, availability: Array | None, seeds: Array,
+    method: Method, model: Model, owners: tuple[Model, ...] | None, per_seed: bool, present: int | None,
+    keep_paths: bool, data: AgentData, ids: Array, models: Any, availability: Array | None, seeds: Array,
 ) -> dict[str, Any]:  # fmt: skip
     def mean_loss(vector: Array, data: AgentData) -> Array:
         return jax.vmap(lambda samples: model.loss(vector, samples))(data.train).mean()
 
-    def one_seed(seed: Array, data: AgentData, models: Array) -> dict[str, Any]:
-        received, states, first_up = _first_upload(method, model, models, ids, seed)
+    def turns(states: Any, broadcast: Broadcast, data: AgentData, keys: Array) -> Any:
+        """Every agent's round; one by one where their models differ in shape."""
+
+        def turn(state: Any, data: AgentData, key: Array) -> Any:
+            return method.agent(model.loss, state, broadcast, data, key)
+
+        if owners is None:
+            return jax.vmap(turn)(states, data, keys)
+        each = [turn(own, jax.tree.map(lambda a, i=i: a[i], data), keys[i]) for i, own in enumerate(states)]
+        stacked = jax.tree.map(lambda *a: jnp.stack(a), *[rest for _, *rest in each])
+        return (tuple(state for state, *_ in each), *stacked)
+
+    def one_seed(seed: Array, data: AgentData, models: Any) -> dict[str, Any]:
+        if owners is None:
+            received, states, first_up = _first_upload(method, model, models, ids, seed)
+        else:
+            received, first_up = None, jnp.full(len(ids), rules.weight_bytes(method), jnp.int32)
+            pairs = zip(owners, models, strict=True)
+            states = tuple(method.agent_init(rules.own_model(method, own, vector)) for own, vector in pairs)
         weights = rules.weights_of(method, data.train.mask.sum(-1))
         start = rules.start_of(method, model, received, seed, weights)
         first_down = jnp.zeros(len(ids), jnp.int32)
@@ -165,19 +219,18 @@ def _program(
         def one_round(carry: tuple[Any, Broadcast, Any], at: tuple[Array, Array, Array | None]) -> tuple[Any, Any]:
             server, broadcast, states = carry
             index, keys, available = at
-            new_states, messages, info = jax.vmap(
-                lambda state, d, key: method.agent(model.loss, state, broadcast, d, key)
-            )(states, data, keys)
+            new_states, messages, info = turns(states, rules.told(broadcast, seed), data, keys)
             here = jnp.ones(len(ids)) if available is None else available.astype(jnp.float32)
             count = here.sum()
             over_present = partial(rules.mean_over, here=available)
             mean = rules.combine(messages, weights, available, method.combine)
             new_server, new_broadcast = method.server(server, mean)
-            if available is not None:
+            if available is not None and owners is None:
                 new_states = jax.tree.map(
                     lambda new, old: jnp.where(here.reshape((-1,) + (1,) * (new.ndim - 1)) > 0, new, old),
                     new_states, states,
                 )  # fmt: skip
+            if available is not None:
                 new_server, new_broadcast = jax.tree.map(
                     lambda new, old: jnp.where(count > 0, new, old), (new_server, new_broadcast), (server, broadcast)
                 )
@@ -196,7 +249,8 @@ def _program(
             down = rules.broadcast_bytes(method, broadcast, index == 0)
             size_bytes = (up * here.astype(jnp.int32), down * here.astype(jnp.int32))
             paths = (new_broadcast.model, info.model) if keep_paths else None
-            return (new_server, new_broadcast, new_states), (trace, paths, size_bytes)
+            kept = None if method.learn is None else mean
+            return (new_server, new_broadcast, new_states), (trace, paths, size_bytes, kept)
 
         # All keys before the first round: one large draw is far cheaper than many small ones inside the loop.
         keys = _round_keys(key_for(seed, "round"), method.rounds, ids)
@@ -205,12 +259,13 @@ def _program(
             draws = _round_keys(key_for(seed, "participation"), method.rounds, ids)
             there = jnp.argsort(jnp.argsort(jax.vmap(jax.vmap(jax.random.uniform))(draws))) < present
         rounds = (jnp.arange(method.rounds), keys, there)
-        (server, broadcast, _), (trace, paths, size_bytes) = jax.lax.scan(
+        (server, broadcast, _), (trace, paths, size_bytes, kept) = jax.lax.scan(
             one_round, (server, broadcast, states), rounds
         )
         meta = broadcast.model if method.final is None else method.final(server)
         out: dict[str, Any] = {
             "meta": meta,
+            "messages": jax.tree.map(lambda a: a[-1], kept) if method.rounds else None,
             "start": start.model,
             "trace": trace,
             "start_loss": mean_loss(start.model, data),
@@ -228,7 +283,8 @@ def _program(
 
     if len(seeds) == 1:  # an axis of one would cost a fifth of the speed
         own = jax.tree.map(lambda a: a[0], data) if per_seed else data
-        return jax.tree.map(lambda a: a[None], one_seed(seeds[0], own, models[0]))
+        first = jax.tree.map(lambda a: a[0], models)
+        return jax.tree.map(lambda a: a[None], one_seed(seeds[0], own, first))
     return jax.vmap(one_seed, (0, 0 if per_seed else None, 0))(seeds, data, models)
 
 
@@ -243,7 +299,8 @@ def _first_upload(method: Method, model: Model, models: Array, ids: Array, seed:
     if isinstance(method.start, int):
         senders = senders.at[method.start].set(1)
     if method.upload is None or method.start == "random":
-        return models, jax.vmap(method.agent_init)(models), told + senders * rules.NUMBER_BYTES * model.size
+        states = jax.vmap(lambda local: method.agent_init(rules.own_model(method, model, local)))(models)
+        return models, states, told + senders * rules.NUMBER_BYTES * model.size
     common, root = model.init(key_for(seed, "start")), key_for(seed, "codec")
     keys = jax.vmap(lambda i: jax.random.fold_in(root, i))(ids)
     sent = jax.vmap(lambda local, key: method.upload(local, common, key))(models, keys)  # type: ignore[misc]
