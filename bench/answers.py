@@ -92,7 +92,7 @@ def sinusoid(seeds: list[int]) -> dict[str, Any]:
         apart = [seed + 10_000 * (i + 1) for seed in seeds]  # every agent its own start
         trained = train_locally(net, _reseeded(r.agents.select([i]), apart), seed=apart, **study.local.model_dump())
         own.append(OwnModel(net, trained.models[:, 0]))
-    r.add("answers 20 x 6, three architectures", method(**ROWS["sinusoid"]["answers 20 x 6"]), r.agents, own)
+    r.add("answers 20 x 6, three architectures", _built(ROWS["sinusoid"]["answers 20 x 6"]), r.agents, own)
     compared = [
         ("answers 20 x 6", "meta_backward"),
         ("answers 20 x 6", "ceiling"),
@@ -122,9 +122,13 @@ def _shared_rows(r: Results, local: Any) -> None:
     known = {k: v for k, v in study_settings.items() if k not in ("method", "number", "bits", "classes")}
     for label, row in ROWS[r.study.name].items():
         same = known if row["method"] == "answers" else entries["invented"].settings
-        r.add(label, method(**{**same, **row}), r.agents, local)
+        r.add(label, _built({**same, **row}), r.agents, local)
     ceiling = entries["ceiling"]
     r.add("ceiling", ceiling.build(), r.study.true_agents(ceiling.ceiling), None, ceiling=True)
+
+
+def _built(row: dict[str, Any]) -> Any:
+    return method(row["method"], **{key: value for key, value in row.items() if key != "method"})
 
 
 def _reseeded(agents: Any, seeds: list[int]) -> Any:

@@ -45,6 +45,11 @@ def learned(method: Method, model: Model, start: Array, messages: Any, seed: Any
     return method.learn(model, start, messages, key_for(seed, "questions"))
 
 
+def needs_one_architecture(method: Method) -> bool:
+    """Whether the agents' own models must all be of the meta-model's architecture."""
+    return uses_local(method) and not method.asks
+
+
 def start_of(method: Method, model: Model, models: Any, seed: Array, weights: Array | None = None) -> Start:
     """What the server knows before the first round, from the local models [agents, d] as it received them."""
     common = model.init(key_for(seed, "start"))

@@ -160,9 +160,7 @@ def _own_models(
     method: Method, model: Model, agents: Agents, local: Sequence[OwnModel], seeds: int
 ) -> tuple[tuple[Model, ...], Any]:
     if not method.asks:
-        raise InputError(
-            f"{method.name} needs weights of one architecture; use answers where the agents' models differ."
-        )
+        raise InputError(f"{method.name} needs models of one architecture; use answers where they differ.")
     if len(local) != len(agents):
         raise InputError(f"local models must be one per agent: {len(agents)}, got {len(local)}.")
     vectors = []

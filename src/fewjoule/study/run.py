@@ -29,7 +29,7 @@ from fewjoule.study.families import Evaluation
 from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
 from fewjoule.study.prepare import Prepared, digest, prepare
-from fewjoule.study.pretrain import Progress, lines_on, pretrain
+from fewjoule.study.pretrain import Progress, lines_on, models_of, pretrain
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Agents, Tasks
@@ -90,13 +90,13 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
     left = [entry for entry in study.methods if method_part(entry.name) not in parts]
     if not left:
         return
-    drawn, models = _drawn(study), None if local is None else jnp.asarray(local.arrays["models"])
+    drawn, models = _drawn(study), models_of(prepared, local)
     ready = {
         e.name: Simulation(
             e.build(),
             model,
             agents_of(prepared, e),
-            None if e.ceiling else models,
+            models if uses_local(e.build()) else None,
             seed=list(study.seeds),
             keep_paths=e.name in drawn,
         )

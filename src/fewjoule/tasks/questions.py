@@ -2,9 +2,10 @@
 
     range:LOW:HIGH              a grid for one input, a Latin hypercube (McKay et al. 1979) for several
     noise:28x28                 smooth random images with values from 0 to 1; noise:32x32x3 for colours
+    strokes:28x28               random lines in the middle of a dark image, as drawings and letters are
     numbers [questions, ...]    a user's own inputs, out of a file of the kinds that samples are read from
 
-The first two are drawn from a key that both ends have, so asking them costs nothing. Own inputs have to be sent.
+The first three are drawn from a key that both ends have, so asking them costs nothing. Own inputs have to be sent.
 """
 
 import math
@@ -22,15 +23,17 @@ from fewjoule.tasks.readers import read_table
 
 MOST_NUMBERS = 50_000
 """Of own questions: they are part of a method's settings, which every agent gets."""
-COARSE_SIDE = 7  # of the grid of random numbers that noise images are interpolated from
-WRITTEN = "range:LOW:HIGH, noise:HEIGHTxWIDTH or a list of inputs"
+COARSE_SIDES = {"noise": 7, "strokes": 5}  # of the grid of random numbers that images are interpolated from
+LINE_WIDTH = 0.5  # of strokes, in standard deviations of the smooth noise whose zeros they follow
+WRITTEN = "range:LOW:HIGH, noise:HEIGHTxWIDTH, strokes:HEIGHTxWIDTH or a list of inputs"
 
 
 @dataclass(frozen=True)
 class Questions:
-    """`number` questions: own ones where `given`, else drawn. `sides` are those of a noise image."""
+    """`number` questions: own ones where `given`, else drawn. `sides` are those of an image, of noise or strokes."""
 
     number: int
+    kind: str = "range"
     given: Any = None  # nested tuples of numbers
     low: float = 0.0
     high: float = 1.0
@@ -46,7 +49,7 @@ class Questions:
         if own is not None:
             flat = jnp.asarray(own)
         elif self.sides:
-            flat = smooth_noise(key, self.number, self.sides)
+            flat = images(self.kind, key, self.number, self.sides)
         elif width == 1:
             flat = jnp.linspace(self.low, self.high, self.number)
         else:
@@ -68,10 +71,10 @@ def read_questions(value: Any, number: int) -> Questions:
             low, high = map(float, parts)
             if -math.inf < low < high < math.inf:
                 return Questions(number, low=low, high=high)
-        elif kind == "noise" and len(parts) == 1:
+        elif kind in COARSE_SIDES and len(parts) == 1:
             sides = tuple(map(int, rest.split("x")))
             if len(sides) in (2, 3) and all(1 <= side <= 4096 for side in sides) and math.prod(sides) <= 2**24:
-                return Questions(number, sides=sides)
+                return Questions(number, kind, sides=sides)
     except ValueError:
         pass  # said below
     raise InputError(f"questions must be {WRITTEN}, such as range:-5:5 or noise:28x28, got {str(value)[:60]!r}.")
@@ -85,12 +88,21 @@ def questions_from_file(path: str | Path) -> Any:
     return x.tolist()
 
 
-def smooth_noise(key: Array, number: int, sides: tuple[int, ...]) -> Array:
-    """Random images of these sides, flat, with values from 0 to 1: most of it dark, with bright shapes."""
-    coarse = tuple(min(side, COARSE_SIDE) for side in sides[:2])
+def images(kind: str, key: Array, number: int, sides: tuple[int, ...]) -> Array:
+    """Random images of these sides, flat, with values from 0 to 1.
+
+    Noise is smooth bright shapes on a dark ground. Strokes are the contour lines at 0 of smooth noise, which look like
+    those of a pen, within a circle: what is drawn stands in the middle of its image.
+    """
+    coarse = tuple(min(side, COARSE_SIDES[kind]) for side in sides[:2])
     fine = jax.image.resize(jax.random.normal(key, (number, *coarse, *sides[2:])), (number, *sides), "cubic")
     fine = fine / jnp.maximum(fine.std(axis=(1, 2), keepdims=True), 1e-6)
-    return jax.nn.sigmoid(3 * (fine - 0.8)).reshape(number, -1)
+    if kind == "noise":
+        return jax.nn.sigmoid(3 * (fine - 0.8)).reshape(number, -1)
+    lines = jnp.clip(1.5 * (1 - jnp.abs(fine) / LINE_WIDTH), 0, 1)
+    rows, columns = (jnp.linspace(-1, 1, side) for side in sides[:2])
+    inside = jax.nn.sigmoid((0.8 - jnp.hypot(rows[:, None], columns)) * sides[0] / 2)
+    return (lines * inside.reshape(*sides[:2], *([1] * (len(sides) - 2)))).reshape(number, -1)
 
 
 def _own(value: tuple[Any, ...]) -> Questions:
