@@ -3,8 +3,9 @@
     python bench/answers.py [sinusoid] [mnist] [--seeds 10] [--out docs/answers.json]
 
 Every row is a method on the same agents, local models and new tasks. Intervals are at 95 % over seeds (Student, of the
-logarithm for a loss); comparisons are paired, seed by seed. The numbers go to one JSON file, which docs/answers.md and
-its picture are made from. The ceiling is meta-trained on tasks of the new tasks' own family, which nobody can have.
+logarithm for a loss); comparisons are paired, seed by seed. The numbers go to one JSON file; the tables of
+docs/answers.md and its picture are made from it, alone with `--draw`. The ceiling is meta-trained on tasks of
+the new tasks' own family, which nobody can have.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from fewjoule.study.summary import interval
 FIRST_SEED = 2000  # tuning used 100 to 103, the studies 0 to 4
 ARCHITECTURES = ([1, 40, 40, 1], [1, 64, 1], [1, 20, 20, 20, 1])
 LOCAL = ("meta_backward", "average", "fedsgd")
+MARKS = ("<!-- made by bench/answers.py -->", "<!-- end -->")
 ROWS: dict[str, dict[str, dict[str, Any]]] = {
     "sinusoid": {
         "answers 20 x 6": {"method": "answers", "questions": "range:-5:5"},
@@ -152,14 +154,79 @@ def _table(r: Results, compared: list[tuple[str, str]]) -> dict[str, Any]:
     }
 
 
+def tables(done: dict[str, Any]) -> str:
+    """The tables of docs/answers.md, in Markdown."""
+    lines = []
+    for name, table in done.items():
+        most = table["rows"]["meta_backward"]["uplink_bits_per_agent"]
+        lines += [
+            f"**{name}**: {table['metric']} after {table['steps']} steps, {table['tasks']} new tasks, "
+            f"{len(table['seeds'])} seeds ({table['seeds'][0]} to {table['seeds'][-1]}).",
+            "",
+            "| method | bits sent by one agent | times less | quality [95 %] | server GFLOP |",
+            "|---|---|---|---|---|",
+        ]
+        better = 1 if "loss" in table["metric"] else -1
+        for label, row in sorted(table["rows"].items(), key=lambda item: better * item[1]["quality"]):
+            bits = row["uplink_bits_per_agent"]
+            sent = ("nobody has it" if row["ceiling"] else f"{bits:,}", f"{most / bits:,.0f}" if bits else "–")
+            quality = f"{row['quality']:.4f} [{row['low']:.4f}, {row['high']:.4f}]"
+            lines.append(f"| {label} | {' | '.join(sent)} | {quality} | {row['server_flops'] / 1e9:.1f} |")
+        lines += ["", "| paired, seed by seed | mean | 95 % | worst seed |", "|---|---|---|---|"]
+        sign = "/" if "loss" in table["metric"] else "−"
+        for row in table["against"]:
+            numbers = f"{row['mean']:.3f} | {row['low']:.3f} to {row['high']:.3f} | {row['worst_seed']:.3f}"
+            lines.append(f"| {row['of']} {sign} {row['to']} | {numbers} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def draw(done: dict[str, Any], docs: Path) -> None:
+    """docs/answers.svg, and the tables of docs/answers.md between their two markers."""
+    import altair as alt
+    import vl_convert
+
+    charts = []
+    for name, table in done.items():
+        points = [
+            {"method": label, "bits": max(row["uplink_bits_per_agent"], 30), "family": _family(label)}
+            | {key: row[key] for key in ("quality", "low", "high")}
+            for label, row in table["rows"].items()
+        ]
+        scale = alt.Scale(type="log" if "loss" in table["metric"] else "linear", zero=False)
+        base = alt.Chart(alt.InlineData(values=points)).encode(
+            x=alt.X("bits:Q", scale=alt.Scale(type="log"), title="bits that one agent sends (left edge: none)"),
+            y=alt.Y("quality:Q", scale=scale, title=f"{table['metric']} after {table['steps']} steps"),
+            color=alt.Color("family:N", title=None),
+        )
+        bars = base.mark_rule().encode(y=alt.Y("low:Q", scale=scale), y2="high:Q")
+        text = base.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
+        charts.append(
+            (bars + base.mark_point(filled=True, size=60) + text).properties(width=520, height=300, title=name)
+        )
+    svg = vl_convert.vegalite_to_svg(alt.hconcat(*charts).to_dict())
+    write_atomically(docs / "answers.svg", svg.encode(), force=True)
+    page = (docs / "answers.md").read_text("utf-8")
+    before, rest = page.split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    text = f"{before}{MARKS[0]}\n{tables(done)}{MARKS[1]}{after}"
+    write_atomically(docs / "answers.md", text.encode(), force=True)
+
+
+def _family(label: str) -> str:
+    return "answers" if label.startswith("answers") else "control" if label in ("invented", "ceiling") else "weights"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", nargs="*", default=["sinusoid", "mnist"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--out", type=Path, default=Path("docs/answers.json"))
+    parser.add_argument("--draw", action="store_true", help="only draw from the numbers that are there")
     given = parser.parse_args()
     use_compile_cache()
     done = json.loads(given.out.read_text("utf-8")) if given.out.exists() else {}
-    for name in given.studies:
+    for name in () if given.draw else given.studies:
         done[name] = {"sinusoid": sinusoid, "mnist": mnist}[name](list(range(FIRST_SEED, FIRST_SEED + given.seeds)))
         write_atomically(given.out, (json.dumps(done, indent=1) + "\n").encode(), force=True)
+    draw(done, given.out.parent)
