@@ -74,7 +74,7 @@ def test_trial_3_divergence_is_the_simulators_rule(bench: Bench, name: str, dive
 
 def test_traffic_and_skipped_rows_name_method_seed_agent_and_round(bench: Bench) -> None:
     study, result = finished(bench, "fedavg")
-    left_out = {"exchange": "round", "round": 0, "agent": "south", "reason": "late, and then gone"}
+    left_out = {"exchange": "round", "round": 1, "agent": "south", "reason": "late, and then gone"}
     method = summary_of(bench.folder / "run", study, result._replace(skipped=[left_out]))
     with (bench.folder / "run" / "traffic.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fewjoule.federation import blocks
 from fewjoule.federation import state as module
 from fewjoule.federation.blocks import AGENT, SERVER, BlockError, Form
-from fewjoule.federation.state import State, StateError, pack, read_state, unpack, write_state
+from fewjoule.federation.state import FORMAT, State, StateError, pack, read_state, unpack, write_state
 
 RUN, OTHER = b"r" * 16, b"o" * 16
 STATE = State({"round": 3, "name": "north"}, {"model": np.arange(20, dtype=np.float32), "n": np.int64(4)})
@@ -129,12 +129,18 @@ def test_a_damaged_file_is_named_with_the_cure(tmp_path: Path) -> None:
         read_state(path, AGENT, RUN)
 
 
-def test_another_release_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_45_a_state_of_another_release_is_read_and_one_of_another_format_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "agent.state"
-    monkeypatch.setattr("fewjoule._version.__version__", "0.0.0")
+    monkeypatch.setattr(module, "__version__", "0.1.7")
     write_state(path, AGENT, RUN, STATE)
     monkeypatch.undo()
-    with pytest.raises(StateError, match=r"written by fewjoule 0\.0\.0"):
+    back = read_state(path, AGENT, RUN)
+    assert back is not None
+    assert same(back, STATE)
+    monkeypatch.setattr(module, "FORMAT", 2)
+    with pytest.raises(StateError, match=r"it has format 1, written by fewjoule 0\.1\.7.*reads format 2; go on with"):
         read_state(path, AGENT, RUN)
 
 
@@ -145,14 +151,12 @@ def signed(note: bytes, *forms: tuple[int, int, int, int, int, int]) -> bytes:
     return body + hashlib.blake2b(body, digest_size=16).digest()
 
 
-GOOD_NOTE, GOOD_FORM = {"fewjoule": "VERSION", "values": {"round": 3}, "arrays": ["a"]}, (0, 1, 2, 0, 0, 0)
+GOOD_NOTE, GOOD_FORM = {"format": FORMAT, "values": {"round": 3}, "arrays": ["a"]}, (0, 1, 2, 0, 0, 0)
 LARGEST = 2**32 - 1
 
 
 def read_signed(path: Path, note: Any, *forms: tuple[int, int, int, int, int, int], **due: Any) -> Any:
-    from fewjoule._version import __version__
-
-    text = note if isinstance(note, bytes) else json.dumps(note).replace("VERSION", __version__).encode()
+    text = note if isinstance(note, bytes) else json.dumps(note).encode()
     path.write_bytes(signed(text, *forms))
     return read_state(path, AGENT, RUN, **due)
 
@@ -168,12 +172,12 @@ def test_a_block_made_by_hand_is_read(tmp_path: Path) -> None:
         [],
         5,
         {"values": 1},
-        {"fewjoule": "VERSION", "values": {}, "arrays": [["a", "float32", [2]]]},
-        {"fewjoule": "VERSION", "values": {}, "arrays": ["a", "a"]},
-        {"fewjoule": "VERSION", "values": {}, "arrays": []},
-        {"fewjoule": "VERSION", "values": {}, "arrays": 5},
-        {"fewjoule": "VERSION", "values": {}},
-        {"fewjoule": "VERSION", "values": [], "arrays": ["a"]},
+        {"format": FORMAT, "values": {}, "arrays": [["a", "float32", [2]]]},
+        {"format": FORMAT, "values": {}, "arrays": ["a", "a"]},
+        {"format": FORMAT, "values": {}, "arrays": []},
+        {"format": FORMAT, "values": {}, "arrays": 5},
+        {"format": FORMAT, "values": {}},
+        {"format": FORMAT, "values": [], "arrays": ["a"]},
         b"",
         b"\xff\xfe",
         b"[" * 100_000,

@@ -81,7 +81,7 @@ def test_any_change_of_a_message_is_refused(data: st.DataObject) -> None:
     [
         ({"kind": blocks.PROBE}, "it is a round message, not a probe message"),
         ({"run": bytes(16)}, "belongs to run 000102"),
-        ({"round": 8}, "is of round 7, round 8 was due"),
+        ({"round": 8}, "is of round 8, round 9 was due"),
         ({"agent": 5}, "names agent 000004d2, it came from 00000005"),
         ({"forms": FORMS[:1]}, "bytes, got"),
         ({"forms": (Form("int32", (50,)), FORMS[1])}, "must be int32"),

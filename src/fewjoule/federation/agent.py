@@ -21,9 +21,10 @@ from jax import Array
 from fewjoule.energy.metering import SHORTEST_SECONDS
 from fewjoule.errors import InputError
 from fewjoule.federation import blocks, wire
-from fewjoule.federation.blocks import AGENT, Form
+from fewjoule.federation.blocks import AGENT, BlockError, Form
+from fewjoule.federation.consent import Check
 from fewjoule.federation.spec import Contract, contract, leaves, named, read_spec, rebuild, sent
-from fewjoule.federation.state import State, read_state, write_state
+from fewjoule.federation.state import State, read_state, refusal, write_state
 from fewjoule.federation.wire import AgentReport, Message, MessageError
 from fewjoule.methods.method import Broadcast, Method
 from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
@@ -56,10 +57,11 @@ class AgentRunner:
         *,
         meter: Meter = lambda work: (work(), AgentReport()),
         traffic: Traffic = lambda: (0.0, 0.0),
+        consent: Check = lambda spec, agreed: None,
     ) -> None:
         self.name, self.id = name, agent_id(name)
         self._home, self._folder = home, folder
-        self._meter, self._traffic = meter, traffic
+        self._meter, self._traffic, self._consent = meter, traffic, consent
         self._short: dict[Any, AgentReport] = {}  # what programs cost that are too short to be metered every round
         self._lock = threading.Lock()
         self._contract: Contract | None = None
@@ -88,11 +90,13 @@ class AgentRunner:
 
     def _agree(self, text: str) -> Contract:
         spec = read_spec(text)
-        if self._contract is not None and self._contract.spec.run == spec.run:
-            return self._contract
         if self.name not in spec.agents:
             raise InputError(f"agent {self.name!r} is not one of this run: {', '.join(spec.agents)}.")
-        agreed = contract(spec)
+        known = self._contract is not None and self._contract.spec.run == spec.run
+        agreed = self._contract if known and self._contract is not None else contract(spec)
+        self._consent(spec, agreed)
+        if known:
+            return agreed
         data, own = self._home(agreed)
         one = Agents(jax.tree.map(lambda a: jnp.asarray(a)[None], data), (self.name,))
         check_fit(agreed.model, one)
@@ -107,19 +111,33 @@ class AgentRunner:
             _check_own(agreed, own, f"the model of agent {self.name!r}")
             owner, own = own.model, jnp.asarray(own.vector)
         local, pretraining = self._local(agreed, owner, one, data, own)
+        used = own if own is not None and uses_local(agreed.method) else ()
+        digest = _digest("", (data, used)).hex()
         template = jax.eval_shape(lambda v: agreed.method.agent_init(own_model(agreed.method, owner, v), v), local)
-        state = named("state", template)
-        forms = {name: blocks.form_of(leaf) for name, leaf in state.items()}
+        shapes = named("state", template)
+        forms = {name: blocks.form_of(leaf) for name, leaf in shapes.items()}
         forms["answer"] = Form("uint8", (-wire.size(agreed.reply_forms(blocks.ROUND)),))
-        saved = read_state(path, AGENT, spec.run, {"round": int, "answered": str}, forms)
+        types = {"agent": str, "data": str, "round": int, "answered": str}
+        saved = read_state(path, AGENT, spec.run, types, forms)
+        if saved is None:  # written now, so that other data is noticed from here on
+            uploaded = self._uploaded(agreed, local)[0]
+            state = agreed.method.agent_init(own_model(agreed.method, owner, local), uploaded)
+            values = {"agent": self.name, "data": digest, "round": -1, "answered": ""}
+            saved = State(values, {"answer": _bytes(b""), **named("state", jax.device_get(state))})
+            write_state(path, AGENT, spec.run, saved)
+        if saved.values["agent"] != self.name:
+            why = f"it is the state of agent {saved.values['agent']!r}, this is agent {self.name!r}"
+            raise refusal(path, BlockError(why))
+        if saved.values["data"] != digest:
+            raise InputError(
+                f"the data or the model of agent {self.name!r} changed since it joined this run; put them back as they "
+                "were, or start a new run."
+            )
         self._path, self._data, self._local_model, self._pretraining = path, data, local, pretraining
-        if saved is None:
-            self._state = agreed.method.agent_init(own_model(agreed.method, owner, local), self._upload(agreed)[0])
-            self._done, self._answered, self._answer = -1, "", b""
-        else:
-            self._state = rebuild(template, [saved.arrays[name] for name in state])
-            self._done, self._answered = saved.values["round"], saved.values["answered"]
-            self._answer = saved.arrays["answer"].tobytes()
+        self._data_digest = digest
+        self._state = rebuild(template, [saved.arrays[name] for name in shapes])
+        self._done, self._answered = saved.values["round"], saved.values["answered"]
+        self._answer = saved.arrays["answer"].tobytes()
         self._root = key_for(spec.seed, "round")
         return agreed
 
@@ -130,7 +148,8 @@ class AgentRunner:
         spec = agreed.spec
         if not uses_local(agreed.method):
             return jnp.zeros(agreed.model.size), AgentReport()
-        same = _digest(agreed, data, own)  # other methods and runs start from the same model
+        settings = json.dumps([spec.model, spec.local, spec.seed], sort_keys=True)
+        same = _digest(settings, (data.train, () if own is None else own))  # also for other methods and runs
         path = self._folder / "local" / f"{same.hex()}.state"
         forms = {"model": blocks.form_of(vector_of(owner))}
         saved = read_state(path, AGENT, same, {"report": AgentReport}, forms)
@@ -153,9 +172,9 @@ class AgentRunner:
         write_state(path, AGENT, same, State({"report": report._asdict()}, {"model": np.asarray(local)}))
         return local, report
 
-    def _upload(self, agreed: Contract) -> tuple[Array, np.ndarray, float]:
+    def _uploaded(self, agreed: Contract, local: Array) -> tuple[Array, np.ndarray, float]:
         """The local model as the server gets it, what is sent for it, and the bytes charged."""
-        local, codec = self._local_model, agreed.first_codec
+        codec = agreed.first_codec
         if agreed.method.upload is None or agreed.method.start == "random" or codec is None:
             return local, np.asarray(local), float(NUMBER_BYTES * agreed.model.size)
         key = jax.random.fold_in(key_for(agreed.spec.seed, "codec"), self.id)
@@ -166,14 +185,14 @@ class AgentRunner:
         round = message.round
         if round == self._done:
             if digest.hex() != self._answered:
-                raise MessageError(f"round {round} was already answered to another broadcast.")
+                raise MessageError(f"round {round + 1} was already answered to another broadcast.")
             return self._answer
         if round < self._done:
-            raise MessageError(f"round {round} is late: agent {self.name!r} has finished round {self._done}.")
+            raise MessageError(f"round {round + 1} is late: agent {self.name!r} has finished round {self._done + 1}.")
         if agreed.spec.policy != "skip" and round != self._done + 1:
             raise MessageError(
-                f"round {round} does not follow round {self._done}, the last of this agent's state: it lost rounds "
-                "(a loss of power?), so a new run is needed."
+                f"round {round + 1} does not follow round {self._done + 1}, the last of this agent's state: it lost "
+                "rounds (a loss of power?), so a new run is needed."
             )
         broadcast = rebuild(sent(agreed.shapes.broadcast), message.arrays)
         broadcast = told(broadcast, agreed.spec.seed)
@@ -189,7 +208,7 @@ class AgentRunner:
             loss=loss, distance=distance, active=active, charged_bytes=float(charged), sends_model=bool(sends_model)
         )
         answer = self._reply(agreed, blocks.ROUND, round, arrays, report)
-        values = {"agent": self.name, "round": round, "answered": digest.hex()}
+        values = {"agent": self.name, "data": self._data_digest, "round": round, "answered": digest.hex()}
         stored = State(values, {"answer": _bytes(answer), **named("state", state)})
         write_state(self._path, AGENT, agreed.spec.run, stored)
         self._state, self._done, self._answered, self._answer = state, round, digest.hex(), answer
@@ -199,7 +218,7 @@ class AgentRunner:
         """Requests that change nothing: the local model, the probe, the losses at the end."""
         arrays: tuple[np.ndarray, ...]
         if message.kind == blocks.UPLOAD:
-            _, uploaded, charged = self._upload(agreed)
+            _, uploaded, charged = self._uploaded(agreed, self._local_model)
             arrays, report = (uploaded,), AgentReport(charged_bytes=charged)
         elif message.kind == blocks.PROBE:
             if agreed.method.probe is None:
@@ -247,13 +266,12 @@ def _check_own(agreed: Contract, own: OwnModel, what: str) -> None:
     check_alike(own.model, agreed.model, what)
 
 
-def _digest(agreed: Contract, data: AgentData, own: Array | None) -> bytes:
-    """16 bytes that stand for everything a local model depends on."""
-    spec = agreed.spec
-    settings = json.dumps([spec.model, spec.local, spec.seed], sort_keys=True).encode()
-    total = hashlib.blake2b(settings, digest_size=16)
-    for leaf in jax.tree.leaves((data.train, () if own is None else own)):
-        total.update(np.ascontiguousarray(leaf).tobytes())
+def _digest(settings: str, arrays: Any) -> bytes:
+    """16 bytes that stand for these settings and arrays."""
+    total = hashlib.blake2b(settings.encode(), digest_size=16)
+    for leaf in jax.tree.leaves(arrays):
+        array = np.ascontiguousarray(leaf)
+        total.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return total.digest()
 
 

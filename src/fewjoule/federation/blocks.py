@@ -24,10 +24,11 @@ _NAMES = {np.dtype(name): name for name in DTYPES}  # numpy spells a type's name
 _HEAD = struct.Struct("<4sHBB16sI")
 _FORM = struct.Struct("<BB2x4I")
 _DIGEST = 16
+LARGEST_SIDE = 2**32 - 1
 
-AGREE, UPLOAD, PROBE, ROUND, CLOSE, AGENT, SERVER, RESULT = range(1, 9)
+AGREE, UPLOAD, PROBE, ROUND, CLOSE, AGENT, SERVER, RESULT, ROW = range(1, 10)
 _MESSAGES = ("an agree message", "an upload message", "a probe message", "a round message", "a close message")
-KINDS = dict(enumerate((*_MESSAGES, "an agent's state", "the server's state", "a result"), 1))
+KINDS = dict(enumerate((*_MESSAGES, "an agent's state", "the server's state", "a result", "a row of the server's"), 1))
 
 
 class BlockError(ValueError):

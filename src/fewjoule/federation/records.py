@@ -1,48 +1,97 @@
-"""What the server keeps of every agent in every exchange: tables of numbers, saved with its state and its result."""
+"""What the server keeps of every agent in every exchange: tables of numbers, written row by row, one per exchange."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
+from fewjoule.federation import blocks
+from fewjoule.federation.blocks import Form
+from fewjoule.federation.state import State
 from fewjoule.federation.wire import METER_KINDS, AgentReport
+from fewjoule.simulate.run import Trace
 
 REPORTED = ("loss", "distance", "active", "joules", "seconds", "bytes_sent", "bytes_received")
 COLUMNS = (
     "present", *REPORTED, "kind", "source", "payload_up", "payload_down", "charged_up", "charged_down"
 )  # fmt: skip
 """Of the table; `kind` and `source` are positions in `METER_KINDS` and in `Records.sources`."""
+_BY_EXCHANGE = ("table", "trace", "seconds")
+_ONCE = ("pretraining", "baseline")
+SOURCES_PER_AGENT = 4
+_MANY = "a source that changes again and again"
 
 
-@dataclass
+class Skipped(TypedDict):
+    """Who was left out of an exchange, and why; rounds count as in the ledger, from 1."""
+
+    exchange: str
+    round: int
+    agent: str
+    reason: str
+
+
 class Records:
     """NaN stands for what is not known, and for agents that were absent."""
 
-    table: np.ndarray  # [exchanges, agents, columns]
-    pretraining: np.ndarray  # [agents, 4]: joules, seconds, kind, source
-    baseline: np.ndarray  # [agents, 2]: network bytes sent and received before the first exchange
-    sources: list[str] = field(default_factory=list)
+    def __init__(self, exchanges: int, agents: int) -> None:
+        self.table = np.full((exchanges, agents, len(COLUMNS)), np.nan)
+        self.trace = np.full((exchanges, len(Trace._fields)), np.nan)  # known for rounds
+        self.seconds = np.full((exchanges, 1), np.nan)  # of every exchange, from the end of the one before
+        self.pretraining = np.full((agents, 4), np.nan)  # joules, seconds, kind, source
+        self.baseline = np.full((agents, 2), np.nan)  # network bytes sent and received before the first exchange
+        self.sources: list[str] = []
+        self._skipped: dict[int, list[Skipped]] = {}
 
-    @classmethod
-    def empty(cls, exchanges: int, agents: int) -> "Records":
-        table = np.full((exchanges, agents, len(COLUMNS)), np.nan)
-        return cls(table, np.full((agents, 4), np.nan), np.full((agents, 2), np.nan))
+    @property
+    def skipped(self) -> list[Skipped]:
+        return [one for each in self._skipped.values() for one in each]
 
-    @classmethod
-    def load(cls, arrays: Mapping[str, np.ndarray], sources: list[str]) -> "Records":
-        return cls(arrays["table"].copy(), arrays["pretraining"].copy(), arrays["baseline"].copy(), sources)
+    def skip(self, exchange: int, name: str, round: int, absent: dict[str, str]) -> None:
+        """Who was left out of an exchange of this name, and why."""
+        if absent:
+            self._skipped[exchange] = [
+                {"exchange": name, "round": round, "agent": agent, "reason": why} for agent, why in absent.items()
+            ]
+
+    def once(self) -> dict[str, np.ndarray]:
+        """What does not grow with the exchanges."""
+        return {name: getattr(self, name) for name in _ONCE}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What `load` takes."""
-        return {"table": self.table, "pretraining": self.pretraining, "baseline": self.baseline}
+        return {name: getattr(self, name) for name in (*_BY_EXCHANGE, *_ONCE)}
+
+    def take(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Have these arrays, as `once` or `arrays` gave them."""
+        for name in (*_BY_EXCHANGE, *_ONCE):
+            if name in arrays:
+                setattr(self, name, arrays[name].copy())
+
+    def row(self, exchange: int) -> State:
+        values = {"exchange": exchange, "skipped": self._skipped.get(exchange, [])}
+        return State(values, {name: getattr(self, name)[exchange] for name in _BY_EXCHANGE})
+
+    def row_types(self) -> tuple[dict[str, Any], dict[str, Form]]:
+        """What `take_row` needs: the types of a row's values and the forms of its arrays."""
+        forms = {name: blocks.form_of(getattr(self, name)[0]) for name in _BY_EXCHANGE}
+        return {"exchange": int, "skipped": list[Skipped]}, forms
+
+    def take_row(self, row: State) -> None:
+        exchange = row.values["exchange"]
+        for name in _BY_EXCHANGE:
+            getattr(self, name)[exchange] = row.arrays[name]
+        self._skipped[exchange] = row.values["skipped"]
 
     def column(self, name: str) -> np.ndarray:
         """[exchanges, agents]"""
         return self.table[..., COLUMNS.index(name)]
 
     def note_agreement(self, agent: int, report: AgentReport) -> None:
-        """What the agent's offline training cost, the first time it says so."""
-        self.baseline[agent] = (report.bytes_sent, report.bytes_received)
+        """What the agent's offline training cost, and its counters before the first exchange, the first time it says
+        so: later its counters hold what the run itself has moved."""
+        if np.isnan(self.baseline[agent, 0]):
+            self.baseline[agent] = (report.bytes_sent, report.bytes_received)
         if np.isnan(self.pretraining[agent, 0]) and report.kind:
             self.pretraining[agent] = (report.joules, report.seconds, *self._kind_and_source(report))
 
@@ -62,6 +111,9 @@ class Records:
         return {kind: amount for kind, amount in sums.items() if amount}
 
     def _kind_and_source(self, report: AgentReport) -> tuple[int, int]:
-        if report.source not in self.sources:
-            self.sources.append(report.source)
-        return METER_KINDS.index(report.kind), self.sources.index(report.source)
+        source = report.source
+        if source not in self.sources:
+            if len(self.sources) >= SOURCES_PER_AGENT * len(self.baseline):  # an agent that names a new one every round
+                source = _MANY
+            self.sources += [source] if source not in self.sources else []
+        return METER_KINDS.index(report.kind), self.sources.index(source)

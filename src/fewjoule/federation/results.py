@@ -14,8 +14,7 @@ import numpy as np
 from fewjoule.energy import BEFORE_FIRST_ROUND, Ledger, charge_radio, charge_server, device, link
 from fewjoule.errors import InputError
 from fewjoule.federation import blocks, wire
-from fewjoule.federation.records import COLUMNS, Records
-from fewjoule.federation.server import Skipped
+from fewjoule.federation.records import COLUMNS, Records, Skipped
 from fewjoule.federation.spec import Contract, contract, read_spec
 from fewjoule.federation.state import unpack
 from fewjoule.files import write_csv
@@ -47,10 +46,6 @@ class Result(NamedTuple):
     samples: np.ndarray  # [agents] as they said; 0 where they are not told
     skipped: list[Skipped]
 
-    def round_of(self, exchange: int) -> int:
-        """As the ledger counts: 0 before the first round, then 1, 2, ...; the close belongs to the last."""
-        return min(max(0, exchange - self.contract.before + 1), self.contract.method.rounds)
-
     def bits(self, name: str) -> np.ndarray:
         """[rounds + 1, agents], as the simulator gives them."""
         charged, before = np.nan_to_num(8 * self.records.column(name)), self.contract.before
@@ -65,8 +60,11 @@ def read_result(data: bytes) -> Result:
     try:
         types = {"spec": str, "sources": list[str], "skipped": list[Skipped]}
         values, arrays = unpack(data, blocks.RESULT, None, types)
-        records = Records.load(arrays, values["sources"])
-        agreed, trace = contract(read_spec(values["spec"])), Trace(*arrays["trace"].T)
+        agreed = contract(read_spec(values["spec"]))
+        records = Records(len(agreed.plan), len(agreed.spec.agents))
+        records.take(arrays)
+        records.sources = values["sources"]
+        trace = Trace(*arrays["trace"][agreed.before : -1].T)
         return Result(agreed, arrays["meta"], arrays["losses"], trace, records, arrays["samples"], values["skipped"])
     except (blocks.BlockError, KeyError, TypeError) as error:
         raise InputError(f"the server's result cannot be read: {error}; use one release on all sites.") from None
@@ -99,7 +97,10 @@ def write_federated_folder(folder: Path, study: Study, results: list[Result]) ->
     summary = summary.model_copy(update={"methods": methods})
     write_results(folder, study, model, finished, ledger, summary, cards)
     PATHS.write(folder, [])
-    for file, columns, rows_of in (("traffic", TRAFFIC_COLUMNS, traffic), ("skipped", SKIPPED_COLUMNS, _skipped)):
+    for file, columns, rows_of in (
+        ("traffic", TRAFFIC_COLUMNS, traffic),
+        ("skipped", SKIPPED_COLUMNS, lambda result: result.skipped),
+    ):
         rows = [{"method": name, "seed": seed, **row} for (name, seed), result in runs for row in rows_of(result)]
         write_csv(folder / f"{file}.csv", columns, ([row[column] for column in columns] for row in rows))
 
@@ -113,7 +114,7 @@ def charge_result(ledger: Ledger, study: Study, name: str, seed: int, result: Re
         rows = [(BEFORE_FIRST_ROUND, "pretraining", "", records.pretraining[i])]
         for exchange, (kind_of_exchange, _) in enumerate(result.contract.plan):
             note = "; losses at the end" if kind_of_exchange == blocks.CLOSE else ""
-            rows.append((result.round_of(exchange), "computation", note, readings[exchange, i]))
+            rows.append((result.contract.round_of(exchange), "computation", note, readings[exchange, i]))
         for round, phase, note, (joules, seconds, kind, source) in rows:
             if kind > 0:  # NaN where the agent was absent, 0 where it has no meter
                 ledger.add(
@@ -138,17 +139,12 @@ def traffic(result: Result) -> list[dict[str, Any]]:
         for exchange in np.flatnonzero(records.column("present")[:, i] == 1):
             rows.append({
                 "agent": agent,
-                "round": result.round_of(int(exchange)),
+                "round": result.contract.round_of(int(exchange)),
                 **{column: int(records.column(column)[exchange, i]) for column in TRAFFIC if column in COLUMNS},
                 "network_up": _grown(sent[exchange, i], after[exchange, i]),
                 "network_down": _grown(before[exchange, i], received[exchange, i]),
             })  # fmt: skip
     return rows
-
-
-def _skipped(result: Result) -> list[dict[str, Any]]:
-    """Who was left out, with rounds that count from 1."""
-    return [{**row, "round": row["round"] + (row["exchange"] == "round")} for row in result.skipped]
 
 
 def _grown(before: float, after: float) -> int | None:

@@ -6,7 +6,7 @@ again, and agents that had answered it answer with the same bytes.
 """
 
 import time
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from pydantic import Field
-from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from fewjoule.errors import InputError
-from fewjoule.federation import blocks, wire
+from fewjoule.federation import blocks, journal, trust, wire
 from fewjoule.federation.records import Records
 from fewjoule.federation.spec import Spec, contract, leaves, named, rebuild, sent
-from fewjoule.federation.state import State, pack, read_state, write_state
+from fewjoule.federation.state import State, pack, read_state, refusal, write_state
 from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.randomness import agent_id
@@ -29,16 +28,7 @@ from fewjoule.simulate.learning import learn
 from fewjoule.simulate.rules import broadcast_bytes, combine, probe_bytes, start_of, weights_of
 from fewjoule.simulate.run import Trace
 
-_SAVED = ("seconds", "trace", "losses", "start", "spread", "samples")
-
-
-class Skipped(TypedDict):
-    """Who was left out of an exchange, and why; rounds count from 0."""
-
-    exchange: str
-    round: int
-    agent: str
-    reason: str
+_SAVED = ("losses", "start", "spread", "samples")
 
 
 class ServerRunner:
@@ -47,33 +37,40 @@ class ServerRunner:
     def __init__(self, spec: Spec, folder: Path) -> None:
         self.spec, self.contract = spec, contract(spec)
         self._path = folder / spec.run.hex() / "server.state"
+        self._rows = self._path.with_name("server.rows")
         self._replies: dict[str, Message] = {}
         self._lengths: dict[str, int] = {}
         self._request, self._began = b"", 0.0
+        self.waiting: dict[str, str] = {}  # agents that are late with their answer, for people to look at
         self._begin()
+        at, recorded = Annotated[int, Field(ge=0, le=len(self.contract.plan))], Annotated[int, Field(ge=0, le=2**53)]
+        types = {"spec": str, "exchange": at, "recorded": recorded, "sources": list[str]}
         arrays = self._save().arrays  # a saved state has the same as a fresh one
-        at = Annotated[int, Field(ge=0, le=len(self.contract.plan))]
-        types = {"spec": str, "exchange": at, "skipped": list[Skipped], "sources": list[str]}
         forms = {name: blocks.form_of(array) for name, array in arrays.items()}
+        forms["pending"] = blocks.Form("uint8", (-blocks.LARGEST_SIDE,))
         saved = read_state(self._path, blocks.SERVER, spec.run, types, forms)
         if saved is not None:
             self._load(saved)
 
     def _begin(self) -> None:
-        shapes, plan, rounds = self.contract.shapes, len(self.contract.plan), self.contract.method.rounds
+        shapes, agents = self.contract.shapes, len(self.spec.agents)
         self.exchange = 0
-        self.records = Records.empty(plan, len(self.spec.agents))
-        self.skipped: list[Skipped] = []
-        self.seconds = np.full(plan, np.nan)  # of every exchange, from the end of the one before
-        self.trace = np.full((rounds, len(Trace._fields)), np.nan)
+        self.records = Records(len(self.contract.plan), agents)
+        self._recorded = 0  # bytes in the rows' file
+        self._pending = b""  # rows that are not in it yet
         self.losses = np.full(2, np.nan)  # at the meta-model, at the start
         self.start = np.full(self.contract.model.size, np.nan, np.float32)
         self.spread = np.zeros((), np.float32)
-        self.samples = np.zeros(len(self.spec.agents))  # of each agent, where the method weighs by them
+        self.samples = np.zeros(agents)  # of each agent, where the method weighs by them
         self._server: Any = _zeros(shapes.server_state)
         self._broadcast: Broadcast = _zeros(shapes.broadcast)
         if self.contract.method.start == "random":
-            self._set_start(jnp.zeros((len(self.spec.agents), self.contract.model.size)))
+            self._set_start(jnp.zeros((agents, self.contract.model.size)))
+
+    @property
+    def trace(self) -> np.ndarray:
+        """[rounds, fields of a trace]"""
+        return self.records.trace[self.contract.before : -1]
 
     @property
     def complete(self) -> bool:
@@ -109,6 +106,7 @@ class ServerRunner:
     def accept_agreement(self, name: str, data: bytes) -> None:
         """Note what the agent's offline training cost, and how many samples it has where that is its weight."""
         message = wire.decode(data, kind=blocks.AGREE, run=self.spec.run, forms=(), round=0, agent=agent_id(name))
+        trust.check_reading(message.report, len(data))
         i, told = self.spec.agents.index(name), message.report.samples
         if self.contract.method.weighting == "samples":
             if told < 1 or self.samples[i] not in (0, told):
@@ -127,6 +125,7 @@ class ServerRunner:
         kind, round = self.at
         forms = self.contract.reply_forms(kind)
         message = wire.decode(data, kind=kind, run=self.spec.run, forms=forms, round=round, agent=agent_id(name))
+        trust.check_reading(message.report, len(data))
         message = message._replace(arrays=self._decoded(kind, message.arrays))
         if kind != blocks.CLOSE:  # a loss that overflowed is news, not an attack
             values = sum(a.size for a in message.arrays)
@@ -147,15 +146,31 @@ class ServerRunner:
             raise wire.MessageError(str(error)) from None
         return arrays
 
+    def outliers(self) -> dict[str, str]:
+        """Agents whose answers are out of all proportion to the others', and why; their answers are dropped."""
+        kind, agreed = self.at[0], self.contract
+        answers = {name: message.arrays for name, message in self._replies.items()}
+        ratio, method = self.spec.largest_ratio, agreed.method
+        found: dict[str, str] = {}
+        if kind == blocks.UPLOAD:
+            found = trust.outliers(answers, np.asarray(agreed.common), ratio, models=True)
+        elif kind == blocks.ROUND:
+            are_models = method.sends == "model" and agreed.codec is None
+            found = trust.outliers(answers, np.asarray(self._broadcast.model), ratio, models=are_models)
+        elif kind == blocks.PROBE:  # losses and curvatures differ more than models do
+            found = trust.outliers(answers, np.zeros(1), ratio**2, models=False)
+        for name in found:
+            del self._replies[name]
+        return found
+
     def finish(self, absent: dict[str, str]) -> None:
-        """Close the exchange with the answers there are, write the state and go on to the next one.
+        """Close the exchange with the answers there are and go on to the next one; `save` it before anybody is asked.
 
         `absent` gives the reason for every agent that is left out.
         """
         kind, round = self.at
         self._note(kind, round)
-        for name, reason in absent.items():
-            self.skipped.append({"exchange": wire.EXCHANGES[kind], "round": round, "agent": name, "reason": reason})
+        self.records.skip(self.exchange, wire.EXCHANGES[kind], self.contract.round_of(self.exchange), absent)
         answers = [self._replies[name] for name in self.spec.agents if name in self._replies]
         {
             blocks.UPLOAD: self._uploaded,
@@ -164,9 +179,15 @@ class ServerRunner:
             blocks.CLOSE: self._closed,
         }[kind](answers)
         now = time.perf_counter()
-        self.seconds[self.exchange], self._began = now - self._began, now
+        self.records.seconds[self.exchange], self._began = now - self._began, now
+        self._pending += journal.encode_row(self.spec.run, self.records.row(self.exchange))
         self.exchange += 1
         self._replies, self._request = {}, b""
+
+    def save(self) -> None:
+        """Write the state. After an `OSError` it can be called again; nothing is lost."""
+        if len(self._pending) > journal.MOST_PENDING_BYTES:
+            self._recorded, self._pending = journal.append(self._rows, self._recorded, self._pending), b""
         write_state(self._path, blocks.SERVER, self.spec.run, self._save())
 
     def _note(self, kind: int, round: int) -> None:
@@ -208,21 +229,21 @@ class ServerRunner:
         everybody = len(answers) == len(self.spec.agents)
         here = None if everybody else jnp.asarray([name in self._replies for name in self.spec.agents])
         before = self._broadcast
-        method, model = self.contract.method, self.contract.model
-        everybody_said = combine(messages, self._weights, here, method.combine)
-        self._server, self._broadcast = _step(method, self._server, messages, here, self._weights)
+        method = self.contract.method
+        server, after = _step(method, self._server, messages, here, self._weights)
         row = {
             "loss": np.mean([message.report.loss for message in answers]),
             "spread": _spread(answers),
-            "step": np.linalg.norm(np.asarray(self._broadcast.model) - np.asarray(before.model)),
+            "step": np.linalg.norm(np.asarray(after.model) - np.asarray(before.model)),
             "radius": float(before.scalars) if isinstance(before.scalars, jax.Array | np.ndarray) else np.nan,
             "active": np.mean([message.report.active for message in answers]),
             "present": len(answers),
         }
-        self.trace[self.at[1]] = [row[name] for name in Trace._fields]
         if method.learn is not None and self.at[1] == method.rounds - 1:
-            meta = learn(method, model, jnp.asarray(self.start), everybody_said, jnp.uint32(self.spec.seed))
-            self._broadcast = self._broadcast._replace(model=meta)
+            said = combine(messages, self._weights, here, method.combine)
+            after = after._replace(model=self._learned(said))
+        self.records.trace[self.exchange] = [row[name] for name in Trace._fields]
+        self._server, self._broadcast = server, after  # last: what fails before this can be done again
 
     def _closed(self, answers: list[Message]) -> None:
         if answers:
@@ -231,22 +252,15 @@ class ServerRunner:
     @property
     def meta(self) -> np.ndarray:
         """The meta-model as the method left it."""
-        method, final = self.contract.method, self.contract.method.final
+        method = self.contract.method
         if method.learn is not None and not method.rounds:
-            return self._made_up
-        return np.asarray(self._broadcast.model if final is None else final(self._server))
+            return np.asarray(self._learned(None))
+        return np.asarray(self._broadcast.model if method.final is None else method.final(self._server))
 
-    @cached_property
-    def _made_up(self) -> np.ndarray:
-        """The meta-model of a server that learns without a message."""
+    def _learned(self, said: Any) -> Array:
+        """What a server that learns by itself makes of what all agents said."""
         agreed, seed = self.contract, jnp.uint32(self.spec.seed)
-        return np.asarray(learn(agreed.method, agreed.model, jnp.asarray(self.start), None, seed))
-
-    @property
-    def may_miss(self) -> bool:
-        """Whether the exchange at hand goes on without those who left: where the server learns by itself, an agent's
-        part ends with its message."""
-        return self.at[0] == blocks.CLOSE and self.contract.method.learn is not None
+        return learn(agreed.method, agreed.model, jnp.asarray(self.start), said, seed)
 
     def status(self) -> dict[str, Any]:
         """Where the run stands, for people to look at, in plain values; None for what is not known."""
@@ -263,11 +277,13 @@ class ServerRunner:
             "spread": known.get("spread"),
             "payload_bytes": int(payload),
             "joules": self.records.joules(),  # per kind
+            "waiting": dict(self.waiting),
         }
 
     def result(self) -> bytes:
         """Everything a run folder needs, as one checked block of bytes."""
-        values, arrays = self._save()
+        values = {"spec": self.spec.text, "sources": self.records.sources, "skipped": self.records.skipped}
+        arrays = {name: getattr(self, name) for name in _SAVED} | self.records.arrays()
         meta = {"meta": self.meta} if self.exchange >= self.contract.before else {}
         return pack(blocks.RESULT, self.spec.run, State(values, arrays | meta))
 
@@ -275,18 +291,29 @@ class ServerRunner:
         values = {
             "spec": self.spec.text,
             "exchange": self.exchange,
-            "skipped": self.skipped,
+            "recorded": self._recorded,
             "sources": self.records.sources,
         }
-        arrays = {name: getattr(self, name) for name in _SAVED}
-        arrays |= self.records.arrays()
+        arrays = {name: getattr(self, name) for name in _SAVED} | self.records.once()
+        arrays["pending"] = np.frombuffer(self._pending, np.uint8)
         return State(values, arrays | named("server", self._server) | named("broadcast", self._broadcast))
 
     def _load(self, saved: State) -> None:
-        self.exchange, self.skipped = saved.values["exchange"], saved.values["skipped"]
+        self.exchange, self._recorded = saved.values["exchange"], saved.values["recorded"]
         for name in _SAVED:
             setattr(self, name, saved.arrays[name].copy())
-        self.records = Records.load(saved.arrays, saved.values["sources"])
+        self.records.take(saved.arrays)
+        self.records.sources = saved.values["sources"]
+        self._pending = saved.arrays["pending"].tobytes()
+        data = journal.read(self._rows, self._recorded) + self._pending
+        try:
+            rows = list(journal.decode_rows(data, self.spec.run, *self.records.row_types()))
+            if [row.values["exchange"] for row in rows] != list(range(self.exchange)):
+                raise blocks.BlockError(f"its rows are not those of {self.exchange} exchanges")
+        except blocks.BlockError as error:
+            raise refusal(self._rows, error) from None
+        for row in rows:
+            self.records.take_row(row)
         shapes, arrays = self.contract.shapes, saved.arrays
         self._server = rebuild(shapes.server_state, [arrays[n] for n in named("server", shapes.server_state)])
         self._broadcast = rebuild(shapes.broadcast, [arrays[n] for n in named("broadcast", shapes.broadcast)])

@@ -45,7 +45,8 @@ class Spec:
 
     `policy` says what happens when an agent is absent or its message is refused: `wait` for it, `skip` it while at
     least `quorum` answered, or `stop`. `deadline_seconds` is per round. A message is refused where the root mean
-    square of its values is above `largest_rms`. `classes` are the names that text targets may have, numbered in this
+    square of its values is above `largest_rms`, or where it is `largest_ratio` times larger than the agents' messages
+    usually are (`trust.outliers`). `classes` are the names that text targets may have, numbered in this
     order at every agent. `nonce` tells two runs with equal settings apart.
     """
 
@@ -57,6 +58,7 @@ class Spec:
     deadline_seconds: float = 60.0
     quorum: int = 1
     largest_rms: float = 1e4
+    largest_ratio: float = 100.0
     classes: tuple[str, ...] = ()
     local: dict[str, Any] = field(default_factory=dict)
     nonce: str = ""
@@ -68,6 +70,7 @@ class Spec:
             raise unknown("policy", str(self.policy), POLICIES)
         positive("deadline_seconds", self.deadline_seconds)
         positive("largest_rms", self.largest_rms)
+        positive("largest_ratio", self.largest_ratio)
         if not self.agents or len(set(self.agents)) != len(self.agents):
             raise InputError(f"a run needs agents with different names, got {list(self.agents)}.")
         if len({agent_id(name) for name in self.agents}) != len(self.agents):
@@ -128,7 +131,7 @@ def read_spec(text: str) -> Spec:
     names = {f.name for f in dataclasses.fields(Spec)}
     if not isinstance(values, dict) or not {"fewjoule", "wire"} <= set(values):
         raise InputError(f"a spec must be a table with the keys {', '.join(sorted(names))}.")
-    if (values["fewjoule"], values["wire"]) != (__version__, blocks.VERSION):
+    if (_release(values["fewjoule"]), values["wire"]) != (_release(__version__), blocks.VERSION):
         theirs, wire = (str(values[key])[:40] for key in ("fewjoule", "wire"))
         raise InputError(
             f"the run uses fewjoule {theirs} with wire version {wire}, here is {__version__} with {blocks.VERSION}; "
@@ -144,6 +147,11 @@ def read_spec(text: str) -> Spec:
             raise refusal from None
         place = ".".join(str(part) for part in first["loc"])
         raise InputError(f"a spec's {place or 'text'} cannot be used: {first['msg']}.") from None
+
+
+def _release(version: Any) -> list[str]:
+    """Releases that differ behind this compute the same: 0.1 of 0.1.3."""
+    return str(version).split(".")[:2]
 
 
 class Contract(NamedTuple):
@@ -169,6 +177,10 @@ class Contract(NamedTuple):
     def before(self) -> int:
         """Number of exchanges before the first round."""
         return len(self.plan) - 1 - self.method.rounds
+
+    def round_of(self, exchange: int) -> int:
+        """As people count and the ledger does: 0 before the first round, then 1, 2, ...; the close is of the last."""
+        return min(max(0, exchange - self.before + 1), self.method.rounds)
 
     @property
     def common(self) -> Array:

@@ -1,8 +1,8 @@
 """A site's state on disk: one block, written whole or not at all, bound to one run.
 
-The block's note is JSON: the package's version, plain values, the names of the arrays. A new state goes to a temporary
-file that is renamed over the old one, so a process that dies at any moment leaves the old state or the new one. A file
-that is damaged, of another run or of another version is refused with the reason; it is never used in part.
+The block's note is JSON: the number of this format, plain values, the names of the arrays. A new state goes to a
+temporary file that is renamed over the old one, so a process that dies at any moment leaves the old state or the new
+one. A file that is damaged, of another run or of another format is refused with the reason; it is never used in part.
 """
 
 import json
@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pydantic
 
-from fewjoule import _version
+from fewjoule._version import __version__
 from fewjoule.errors import InputError
 from fewjoule.federation import blocks
 from fewjoule.federation.blocks import KINDS, BlockError, Form
 
+FORMAT = 1
+"""Of what states hold; a release that changes that takes the next number. All releases with one number go on with each
+other's states."""
 LARGEST_BYTES = 4 << 30
 SYNC_SECONDS = 2.0
 _ANY: Mapping[str, Any] = MappingProxyType({})
@@ -39,7 +42,7 @@ class State(NamedTuple):
 
 
 def pack(kind: int, run: bytes, state: State) -> bytes:
-    note = {"fewjoule": _version.__version__, "values": state.values, "arrays": list(state.arrays)}
+    note = {"format": FORMAT, "fewjoule": __version__, "values": state.values, "arrays": list(state.arrays)}
     return blocks.pack(kind, run, json.dumps(note).encode(), list(state.arrays.values()))
 
 
@@ -58,8 +61,12 @@ def unpack(
     table, names = (note.get("values"), note.get("arrays")) if isinstance(note, dict) else (None, None)
     if not isinstance(table, dict) or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise BlockError("its note is not a table of values and names of arrays")
-    if note.get("fewjoule") != _version.__version__:
-        raise BlockError(f"it was written by fewjoule {note.get('fewjoule')}, this is {_version.__version__}")
+    if note.get("format") != FORMAT:
+        wrote, found = (str(note.get(key))[:40] for key in ("fewjoule", "format"))
+        raise BlockError(
+            f"it has format {found}, written by fewjoule {wrote}, and fewjoule {__version__} reads format {FORMAT}; go "
+            "on with the release that wrote it"
+        )
     if not len(set(names)) == len(names) == len(block.arrays):
         raise BlockError(f"it names {len(set(names))} arrays and holds {len(block.arrays)}")
     arrays = dict(zip(names, block.arrays, strict=True))
@@ -86,7 +93,7 @@ def write_state(path: Path, kind: int, run: bytes, state: State) -> None:
     if is_new:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with open(temporary, "wb", opener=_private) as file:
+        with open(temporary, "wb", opener=private) as file:
             file.write(body)
             file.flush()  # all of it or an error; a write without a buffer may end half-way on a full disk
             if is_new or time.monotonic() - _synced.get(path, -SYNC_SECONDS) >= SYNC_SECONDS:
@@ -105,7 +112,7 @@ def write_state(path: Path, kind: int, run: bytes, state: State) -> None:
         os.close(folder)
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
@@ -122,7 +129,11 @@ def read_state(
     except FileNotFoundError:
         return None
     except BlockError as error:
-        raise StateError(
-            f"state file {path.name} in {path.parent} refused: {error}; "
-            "put back a good copy, or remove it and start a new run."
-        ) from None
+        raise refusal(path, error) from None
+
+
+def refusal(path: Path, why: BlockError) -> StateError:
+    return StateError(
+        f"state file {path.name} in {path.parent} refused: {why}; "
+        "put back a good copy, or remove it and start a new run."
+    )

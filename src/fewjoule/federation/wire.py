@@ -1,6 +1,6 @@
 """A message between server and agent: one block, whose note is the round, the agent and what the agent reports.
 
-    0    4  round
+    0    4  round, from 0 (people are shown rounds from 1)
     4    4  agent (crc32 of its name; 0 from the server)
     8  176  the agent's report (zeros from the server): 9 numbers, the meter's kind, 96 bytes for its source
 
@@ -79,7 +79,7 @@ def decode(
         raise MessageError(f"message refused: {error}.") from None
     got_round, got_agent, *numbers, code, source = _NOTE.unpack(block.note)
     if round is not None and got_round != round:
-        raise MessageError(f"the message is of round {got_round}, round {round} was due.")
+        raise MessageError(f"the message is of round {got_round + 1}, round {round + 1} was due.")
     if agent is not None and got_agent != agent:
         raise MessageError(f"the message names agent {got_agent:08x}, it came from {agent:08x}.")
     return Message(kind, block.run, got_round, got_agent, block.arrays, _report(numbers, code, source))

@@ -70,6 +70,7 @@ class FederationSettings(Table):
     deadline_seconds: Positive = 60.0  # for an agent's answer
     quorum: Count = 1  # for skip: at least this many agents in every round
     largest_rms: Positive = 1e4
+    largest_ratio: Positive = 100.0  # of an agent's message to the agents' median, by size
     classes: list[str] = Field(default=[])  # of text targets, in the order of their numbers
 
 
