@@ -1,14 +1,13 @@
 """`fewjoule train --method answers`: models of different architectures and layouts, questions by range or file."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from fewjoule import Ledger, export, mlp, read_model, write_model
-from fewjoule.cli import main
 from fewjoule.randomness import key_for
+from tests.cli.conftest import Command
 
 
 @pytest.fixture
@@ -25,19 +24,13 @@ def agents(tmp_path: Path) -> Path:
     return folder
 
 
-def run(capsys: Any, *args: Any) -> tuple[int, str, str]:
-    code = main([str(a) for a in args])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 QUICK = ["--set", "episodes=3", "--set", "steps=2", "--local-steps", 50, "--meter", "operations"]
 
 
-def test_agents_with_different_models_make_one_meta_model(agents: Path, tmp_path: Path, capsys: Any) -> None:
+def test_agents_with_different_models_make_one_meta_model(agents: Path, tmp_path: Path, fewjoule: Command) -> None:
     meta = tmp_path / "meta.safetensors"
     settings = ["--model", "mlp:1-6-1", "--questions", "range:-2:2", "--energy", tmp_path / "energy.csv", *QUICK]
-    code, out, err = run(capsys, "train", agents, "--method", "answers", "-o", meta, *settings)
+    code, out, err = fewjoule("train", agents, "--method", "answers", "-o", meta, *settings)
     assert code == 0, err
     assert "east.safetensors (mlp:1-9-1)" in out
     assert "north.safetensors (mlp:1-4-3-1)" in out
@@ -47,28 +40,28 @@ def test_agents_with_different_models_make_one_meta_model(agents: Path, tmp_path
     (served,) = ledger.select(phase="server")
     assert served.joules > 0
     assert "server" in out
-    code, _, err = run(capsys, "train", agents, "--method", "fedavg", "-o", tmp_path / "other.st", *settings[:2])
+    code, _, err = fewjoule("train", agents, "--method", "fedavg", "-o", tmp_path / "other.st", *settings[:2])
     assert code == 2
     assert "safetensors" in err
 
 
-def test_own_questions_are_charged_down_and_wrong_ones_refused(agents: Path, tmp_path: Path, capsys: Any) -> None:
+def test_own_questions_are_charged_down_and_wrong_ones_refused(agents: Path, tmp_path: Path, fewjoule: Command) -> None:
     np.savez(tmp_path / "asked.npz", x=np.asarray([[-1.0], [0.0], [1.0]]))
     known = ["--model", "mlp:1-6-1", "--link", "wifi", *QUICK]
     asked = ["--questions", tmp_path / "asked.npz", "--energy", tmp_path / "energy.csv"]
-    code, _, err = run(capsys, "train", agents, "--method", "answers", "-o", tmp_path / "m.st", *known, *asked)
+    code, _, err = fewjoule("train", agents, "--method", "answers", "-o", tmp_path / "m.st", *known, *asked)
     assert code == 0, err
     down = Ledger.from_csv(tmp_path / "energy.csv").select(phase="downlink")
     assert [row.bits for row in down] == [96, 96, 96]
     for wrong, said in ((["--questions", "noise:4x4"], "16 numbers each"), ([], "needs --questions")):
-        code, _, err = run(capsys, "train", agents, "--method", "answers", "-o", tmp_path / "n.st", *known, *wrong)
+        code, _, err = fewjoule("train", agents, "--method", "answers", "-o", tmp_path / "n.st", *known, *wrong)
         assert code == 2
         assert said in err
         assert not (tmp_path / "n.st").exists()
 
 
-def test_a_plan_has_a_row_for_answers(capsys: Any) -> None:
-    code, out, _ = run(capsys, "plan", "--agents", 3, "--model", "mlp:1-40-40-1")
+def test_a_plan_has_a_row_for_answers(fewjoule: Command) -> None:
+    code, out, _ = fewjoule("plan", "--agents", 3, "--model", "mlp:1-40-40-1")
     assert code == 0
     assert "answers" in out
     assert "invented" not in out

@@ -15,30 +15,11 @@ import onnxruntime
 import pytest
 from safetensors.numpy import save_file
 
-from fewjoule import cli, files
 from fewjoule.energy import Ledger
 from fewjoule.models.nets import logistic, mlp
 from fewjoule.models.weights import read_header, read_model, write_model
 from fewjoule.tasks import mnist
-
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def fewjoule(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command line in this process; gives exit code, stdout and stderr."""
-    monkeypatch.setattr(files, "use_compile_cache", lambda: None)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fewjoule", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            sys.exit(cli.main())
-        said = capsys.readouterr()
-        code = caught.value.code
-        return code if isinstance(code, int) else 0, said.out, said.err
-
-    return run
+from tests.cli.conftest import Command
 
 
 def digits(which: list[int], each: int, seed: int, pool: str = "train") -> tuple[np.ndarray, np.ndarray]:
