@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fewjoule as fj
 
@@ -94,3 +96,17 @@ def test_in_a_small_ball_it_climbs_the_mean_loss_that_fedsgd_descends(world):
     assert np.all(np.diff(mean_loss) > 0)
     descent = fj.simulate(fj.fedsgd(rounds=1, learning_rate=STEP, batch=None), MODEL, agents, jnp.asarray(optima + 0.3))
     assert float(jnp.vdot(descent.meta - descent.start, path[2] - path[1])) < 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), bits=st.integers(1, 8), questions=st.integers(3, 40))
+def test_answers_of_linear_models_are_within_the_bound(seed, bits, questions):
+    """docs/theory.md: least squares to quantised answers is within s / (2 sqrt(lambda)) of the agent's weights."""
+    rng = np.random.default_rng(seed)
+    x, phi = rng.normal(size=(questions, 3)), rng.normal(size=3) * 10.0 ** rng.uniform(-3, 3)
+    answers = (x @ phi).astype(np.float32)
+    told = fj.codec(f"uniform:{bits}").encode(answers)
+    fitted = np.linalg.lstsq(x, fj.codec(f"uniform:{bits}").decode(told, questions).astype(float), rcond=None)[0]
+    spacing = max(1.008 * np.ptp(answers) / (2**bits - 1), np.abs(answers).max() / 7500)
+    reach = np.linalg.eigvalsh(x.T @ x / questions)[0]
+    assert np.linalg.norm(fitted - phi) <= spacing / (2 * np.sqrt(reach)) * (1 + 1e-3)

@@ -10,7 +10,7 @@ from jax import Array
 
 from fewjoule.errors import InputError, is_whole
 
-PURPOSES = ("data", "start", "local", "probe", "round", "participation", "tasks", "codec")
+PURPOSES = ("data", "start", "local", "probe", "round", "participation", "tasks", "codec", "questions")
 
 
 def seeds_of(seed: int | Sequence[int]) -> tuple[int, ...]:

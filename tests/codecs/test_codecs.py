@@ -15,6 +15,7 @@ from fewjoule.errors import InputError
 
 SPECS = (
     "float32", "float16", "quantise:1", "quantise:3", "lloyd-max:1", "lloyd-max:3", "top-k:0.1:1", "top-k:0.5:3",
+    "uniform:1", "uniform:6",
 )  # fmt: skip
 LOSSY = SPECS[2:]
 LENGTH = 40
@@ -84,6 +85,8 @@ def assert_bound(spec, vector, decoded):
         np.testing.assert_array_equal(decoded, np.clip(vector, -65504, 65504).astype(np.float16).astype(np.float32))
     elif spec.startswith("quantise"):
         assert (np.abs(w - v) <= 2.02 * top / (2 ** int(spec[-1]) - 1) + small).all()
+    elif spec.startswith("uniform"):
+        assert (np.abs(w - v) <= max(0.504 * np.ptp(v) / (2 ** int(spec[-1]) - 1), top / 15_000) + small).all()
     else:
         assert ((w - v) ** 2).sum() <= (v**2).sum() * (1 + 1e-6)
 
@@ -151,6 +154,17 @@ def test_top_k_keeps_the_largest_and_positions_cost_near_their_entropy():
     assert entropy + 0.1 < len(message) * 8 / 20_000 < 1.03 * entropy + 0.1 + 0.02
 
 
+def test_uniform_levels_lie_where_the_values_are():
+    """Twenty answers of 6 bits are 25 bytes; an offset costs a byte, not precision, as levels around 0 would."""
+    wave = (10 * np.sin(np.linspace(-5, 5, 20))).astype(np.float32)
+    message = codec("uniform:6").encode(wave)
+    assert len(message) == 25
+    warm = 20 + wave / 4
+    message = codec("uniform:6").encode(warm)
+    assert len(message) == 26
+    assert np.abs(decode(message, 20) - warm).max() <= 0.504 * np.ptp(warm) / 63
+
+
 def test_a_vector_that_diverged_is_refused_on_a_device_and_nan_in_the_simulator():
     for bad in (np.nan, np.inf, 3e38):
         vector = np.ones(LENGTH, np.float32)
@@ -167,7 +181,8 @@ def test_a_vector_that_diverged_is_refused_on_a_device_and_nan_in_the_simulator(
     ("spec", "match"),
     [
         ("quantize:3", "did you mean 'quantise'"), ("quantise", "quantise:BITS"), ("quantise:9", "1 to 8"),
-        ("quantise:x", "1 to 8"), ("lloyd-max:7", "1 to 6"), ("top-k:0:1", "above 0"), ("top-k:1.5", "at most 1"),
+        ("quantise:x", "1 to 8"), ("lloyd-max:7", "1 to 6"), ("uniform:9", "1 to 8"),
+        ("top-k:0:1", "above 0"), ("top-k:1.5", "at most 1"),
         ("top-k:0.1:2:3", "SHARE"), ("top-k", "SHARE"), ("float32:2", "write float32"), (3, "name such as"),
         ("top-k:nan:1", "above 0"),
     ],

@@ -24,7 +24,7 @@ from fewjoule.codecs.frame import (
 )
 from fewjoule.errors import InputError
 
-SPECS = ("float32", "float16", "quantise:3", "lloyd-max:2", "top-k:0.2:2", "top-k:0.2:1")
+SPECS = ("float32", "float16", "quantise:3", "lloyd-max:2", "top-k:0.2:2", "top-k:0.2:1", "uniform:4")
 VECTOR = np.random.default_rng(0).standard_normal(150).astype(np.float32)
 MESSAGES = {spec: codec(spec).encode(VECTOR, jax.random.key(1)) for spec in SPECS}
 

@@ -15,6 +15,7 @@ from fewjoule.errors import InputError
 from fewjoule.methods import METHODS, method
 from fewjoule.methods.method import Start
 from fewjoule.models.nets import conv4, mlp
+from fewjoule.simulate.rules import combine, own_model, told
 from fewjoule.tasks.samples import AgentData, Samples
 
 
@@ -294,7 +295,7 @@ def unroll(jaxpr, consts, *args):
     return list(map(read, jaxpr.outvars))
 
 
-CODECS = ("float16", "quantise:3", "lloyd-max:2", "top-k:0.2:4")
+CODECS = ("float16", "quantise:3", "lloyd-max:2", "top-k:0.2:4", "uniform:4")
 
 
 @pytest.mark.parametrize(("name", "codec"), [(name, None) for name in METHODS] + [("fedavg", c) for c in CODECS])
@@ -310,11 +311,12 @@ def test_one_round_of_every_method_equals_its_unrolled_program(name, codec, monk
 
     def one_round(start, probes, locals_, data, keys):
         server, broadcast = chosen.init(Start(start, jnp.ones(())), probes)
-        states = jax.vmap(chosen.agent_init)(locals_)
+        states = jax.vmap(lambda local: chosen.agent_init(own_model(chosen, model, local)))(locals_)
+        broadcast = told(broadcast, 0)
         states, messages, info = jax.vmap(
             lambda state, each, key: chosen.agent(model.loss, state, broadcast, each, key)
         )(states, data, keys)
-        return chosen.server(server, jax.tree.map(lambda m: m.mean(0), messages)), states, info
+        return chosen.server(server, combine(messages, how=chosen.combine)), states, info
 
     probes = None
     if chosen.probe is not None:

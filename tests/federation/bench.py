@@ -21,6 +21,7 @@ SHORT: dict[str, dict[str, Any]] = {
     for name, build in METHODS.items()
 }
 # conjugate gradients on a badly conditioned system amplify rounding without bound; this one is well conditioned
+SHORT["answers"] = SHORT["invented"] = {"questions": "range:-5:5", "number": 9, "episodes": 3, "steps": 4}
 SHORT["imaml"] |= {"regularisation": 50.0, "inner_steps": 5, "cg_steps": 3}
 
 

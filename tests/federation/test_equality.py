@@ -21,6 +21,7 @@ from fewjoule.federation import blocks, wire
 from fewjoule.federation.agent import AgentRunner
 from fewjoule.federation.drive import drive
 from fewjoule.federation.results import read_result
+from fewjoule.methods import CODE_THEMSELVES
 from fewjoule.simulate.rules import has_diverged
 from tests.federation.bench import NAMES, SHORT, Bench, LocalChannel
 
@@ -34,6 +35,7 @@ CODINGS: dict[str, dict[str, Any]] = {
     "quantise": {"codec": "quantise:3", "down_codec": "quantise:8"},
     "lloyd-max": {"codec": "lloyd-max:2", "first_codec": "quantise:8"},
     "top-k": {"codec": "top-k:0.25:4"},
+    "uniform": {"codec": "uniform:8"},
 }
 # compilation takes seconds, so by default every method and every codec runs, but not every pair of them
 DEFAULT = {*((name, "plain") for name in METHODS), *(("fedexp", coding) for coding in CODINGS), ("lean", "plain")}
@@ -41,7 +43,7 @@ PAIRS = [
     pytest.param(name, coding, id=f"{name}-{coding}", marks=() if (name, coding) in DEFAULT else pytest.mark.slow)
     for name in METHODS
     for coding in CODINGS
-    if name != "lean" or coding == "plain"  # lean has its own codecs
+    if coding == "plain" or name not in CODE_THEMSELVES
 ]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fewjoule as fj
-from fewjoule.methods.method import Broadcast
+from fewjoule.methods.method import Broadcast, Everyone
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulate.rules import start_of
+from fewjoule.simulate.rules import combine, learned, own_model, start_of, told
 from fewjoule.tasks.samples import AgentData, Agents
 
 CASES = {
@@ -29,6 +29,8 @@ CASES = {
     "fomaml": fj.fomaml(rounds=4, inner_steps=2, batch=5),
     "imaml": fj.imaml(rounds=4, inner_steps=3, batch=5),
     "meta_backward": fj.meta_backward(rounds=4, batch=5, radius="linear"),
+    "answers": fj.answers(questions="range:-2:2", number=7, episodes=3, steps=2),
+    "invented": fj.invented(questions="range:-2:2", number=7, episodes=3, steps=2),
 }
 AUTO = fj.meta_backward(rounds=4, batch=5, radius="auto")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
@@ -54,7 +56,9 @@ def unpadded(samples):
 
 @cache
 def compiled_agent(method, model):
-    return jax.jit(lambda state, broadcast, d, key: method.agent(model.loss, state, broadcast, d, key))
+    return jax.jit(
+        lambda state, broadcast, d, key, seed: method.agent(model.loss, state, told(broadcast, seed), d, key)
+    )
 
 
 @cache
@@ -81,23 +85,28 @@ def by_hand(method, model, agents, models, seed, availability=None):
             ]
         )
     server, broadcast = method.init(start, probes)
-    states = [method.agent_init(m) for m in models]
+    states = [method.agent_init(own_model(method, model, m)) for m in models]
     learning_rate = compiled_agent(method, model)
     meta_path, agent_path = [broadcast.model], []
     for k in range(method.rounds):
         messages, row = [], []
         for i, name in enumerate(agents.names):
             key = round_key(key_for(seed, "round"), k, agent_id(name))
-            state, message, info = learning_rate(states[i], broadcast, data[i], key)
+            state, message, info = learning_rate(states[i], broadcast, data[i], key, seed)
             row.append(info.model)
             if availability is None or availability[k][i]:
                 states[i] = state
                 messages.append(message)
         if messages:
             mean = jax.tree.map(lambda *m: sum(m) / len(m), *messages)
+            if method.combine == "all":
+                mean = Everyone(jnp.stack(messages), jnp.ones(len(messages)))
             server, broadcast = method.server(server, mean)
         meta_path.append(broadcast.model)
         agent_path.append(jnp.stack(row))
+    if method.learn is not None:
+        messages = mean if method.rounds else None
+        meta_path[-1] = jax.jit(lambda m: learned(method, model, start.model, m, seed))(messages)
     return jnp.stack(meta_path), jnp.stack(agent_path) if agent_path else jnp.zeros((0, *models.shape))
 
 
@@ -185,10 +194,15 @@ def test_agent_and_server_trace_in_float32_without_silent_promotion(method, mode
         start = start_of(method, model, models, jnp.uint32(0))
         probes = None if method.probe is None else method.probe(model.loss, start.model, data, keys[0])[None]
         server, broadcast = method.init(start, probes)
-        states = jax.vmap(method.agent_init)(models)
-        _, messages, info = jax.vmap(lambda s, key: method.agent(model.loss, s, broadcast, data, key))(states, keys)
-        _, broadcast = method.server(server, jax.tree.map(lambda m: m.mean(0), messages))
-        return broadcast, messages, info
+        states = jax.vmap(lambda m: method.agent_init(own_model(method, model, m)))(models)
+        known = told(broadcast, jnp.uint32(0))
+        _, messages, info = jax.vmap(lambda s, key: method.agent(model.loss, s, known, data, key))(states, keys)
+        combined = combine(messages, how=method.combine)
+        _, broadcast = method.server(server, combined)
+        if method.learn is not None:
+            received = combined if method.rounds else None
+            broadcast = broadcast._replace(model=learned(method, model, start.model, received, jnp.uint32(0)))
+        return broadcast, messages, info._replace(packed=None, size_bytes=None)
 
     uses_adam = method.name in ("maml", "fomaml")  # optax's own bias correction mixes int32 and float32
     with jax.numpy_dtype_promotion("standard" if uses_adam else "strict"):

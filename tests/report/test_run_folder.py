@@ -14,7 +14,7 @@ from fewjoule.energy.ledger import KINDS, PHASES, Kind, Ledger, Phase
 from fewjoule.errors import InputError
 from fewjoule.report import write_report
 from fewjoule.report.run_folder import PATHS, TRACE, RunFolder, Summary
-from fewjoule.simulate.simulate import Trace
+from fewjoule.simulate.run import Trace
 from tests.report.run_folders import make_folder
 
 

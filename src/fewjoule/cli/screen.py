@@ -88,9 +88,12 @@ def show_summary(folder: Path) -> None:
         sign = 1
     kinds = {kind for method in summary.methods.values() for kind in method.energy.get("computation", {})}
 
+    served = any("server" in method.energy for method in summary.methods.values())
+
     def joules(method: MethodSummary, phase: Phase) -> float:
         return float(sum(amount.joules for amount in method.energy.get(phase, {}).values()))
 
+    phases: tuple[Phase, ...] = ("uplink", "computation", "server") if served else ("uplink", "computation")
     rows = []
     for name, score in sorted(scores.items(), key=lambda s: (s[1] is None, sign * (s[1] or 0.0))):
         method = summary.methods[name]
@@ -98,10 +101,11 @@ def show_summary(folder: Path) -> None:
         gone = f" ({lost} of {len(summary.seeds)} seeds diverged)" if lost else ""
         quality = summary.no_score(name, at) if score is None else f"{score:.3g}"
         share = f"{method.share_best:.0%}" if summary.tasks else "-"
-        rows.append((method.label + gone, quality, share, joules(method, "uplink"), joules(method, "computation")))
+        rows.append((method.label + gone, quality, share, *[joules(method, phase) for phase in phases]))
     say(f"{summary.title}: per run, all agents together")
     computing = f"computation J, {'/'.join(sorted(kinds)) or 'none'}"
-    table(("method", judged, "tasks won", "uplink J, analytic", computing), rows)
+    header = ("method", judged, "tasks won", "uplink J, analytic", computing)
+    table((*header, "server J, not in these") if served else header, rows)
     for method in summary.methods.values():
         for remark in method.remarks:
             say(f"{method.label} is {remark}")

@@ -13,14 +13,19 @@ from fewjoule import files
 from fewjoule.cli import options
 from fewjoule.cli.run import run_shown
 from fewjoule.cli.screen import SEE_CHOOSING, say, show_energy, table
+from fewjoule.energy.ledger import WITH_SERVER
 from fewjoule.errors import InputError
 from fewjoule.methods import method as named_method
 from fewjoule.models.weights import write_model
+from fewjoule.simulate.rules import needs_one_architecture
+from fewjoule.simulate.work import data_of, shapes
 from fewjoule.study.outputs import energy_table, model_card
 from fewjoule.study.parts import new_folder
 from fewjoule.study.prepare import OwnAgents, own_study, prepare, read_own
 from fewjoule.study.settings import read_source
 from fewjoule.tasks.files import read_tasks
+from fewjoule.tasks.questions import questions_from_file
+from fewjoule.tasks.readers import SUFFIXES
 from fewjoule.training.align import MODES
 
 
@@ -29,6 +34,7 @@ def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="The meta-model's file.")],
     method: Annotated[str, typer.Option(help="average, fedavg, reptile, maml, meta_backward, ...")] = "fedavg",
     settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: rounds=10.")] = None,
+    questions: Annotated[str | None, typer.Option(help="For answers: range:LOW:HIGH, noise:28x28 or a file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp:784-8-8-10, conv4:28x28x1-5-64; else from weights.")] = None,
     study: Annotated[str | None, typer.Option(help="A study whose model, local, energy tables are used.")] = None,
     task: Annotated[str | None, typer.Option(help="regression or classification; else by the targets' type.")] = None,
@@ -65,7 +71,7 @@ def train(
         raise InputError("--run and --tasks go together: the report judges the meta-model on new tasks.")
     if run_folder is not None and run_folder.exists() and (not run_folder.is_dir() or any(run_folder.iterdir())):
         raise InputError(f"{run_folder} exists and is not empty; choose another --run.")
-    changes = options.named_values(settings or [])
+    changes = options.named_values(settings or []) | _questions(method, questions, divide_by)
     chosen = named_method(method, **({} if method == "lean" else changes))
     wanted = options.step_list(steps)
     headline = 10 if 10 in wanted else wanted[-1]
@@ -89,7 +95,11 @@ def train(
     tables["model"].pop("loss", None)  # the agents' data say it
     over_agents = partial(own_study, tables, folder=folder, method=method, seed=seed, where=study or "the command")
     first = over_agents(settings={})
-    own = read_own(first.family, first.model, seed=seed, needs_validation=chosen.needs_validation)  # type: ignore[arg-type]
+    alike = needs_one_architecture(chosen)
+    own = read_own(
+        first.family, first.model, seed=seed, needs_validation=chosen.needs_validation,  # type: ignore[arg-type]
+        one_architecture=alike,
+    )  # fmt: skip
     if method == "lean":  # its rule asks for the model and the link, which are known only now
         known = {
             "link": first.energy.link,
@@ -99,7 +109,8 @@ def train(
         changes = {"weights": own.model.size, **known, **options.given(device=device), **changes}
     if tasks is not None:
         read_tasks(tasks, own.files.format, shots=shots)  # says which file lacks x_test where shots are not given
-    prepared = prepare(over_agents(settings=changes), own)
+    prepared = prepare(over_agents(settings=changes, one_architecture=alike), own)
+    shapes(prepared.study.methods[0].build(), prepared.model, data_of(prepared.agents))  # questions that do not fit
     files.use_compile_cache()
     _show_agents(own)
 
@@ -115,7 +126,7 @@ def train(
             "learning rate, as in --set learning_rate=0.001, or its rounds."
         )
     say(f"mean loss on the agents' samples: {start:.4g} at the start, {final:.4g} now")
-    ledger = ledger.select(method=method, phase=("pretraining", "computation", "uplink", "downlink"))
+    ledger = ledger.select(method=method, phase=("pretraining", *WITH_SERVER))
     card = model_card(prepared, prepared.study.methods[0], 0, finished) | {"energy": energy_table(ledger)}
     for remark in card["remarks"]:
         say(f"WARNING: this meta-model is {remark}; {SEE_CHOOSING}")
@@ -127,6 +138,20 @@ def train(
     say(f"meta-model: {output}")
     if run_folder is not None:
         say(f"report: {run_folder / 'report.html'}")
+
+
+def _questions(method: str, given: str | None, divide_by: float) -> dict[str, Any]:
+    """The setting that --questions stands for: own ones are scaled as the agents' inputs are."""
+    if given is None:
+        if method == "answers":
+            raise InputError(
+                "answers needs --questions that all agents can answer: range:LOW:HIGH of the inputs, noise:28x28 for "
+                "images, or a file of inputs."
+            )
+        return {}
+    if Path(given).suffix not in SUFFIXES:
+        return {"questions": given}
+    return {"questions": (np.asarray(questions_from_file(given)) / divide_by).tolist()}
 
 
 def _show_agents(own: OwnAgents) -> None:
@@ -144,7 +169,8 @@ def _show_agents(own: OwnAgents) -> None:
         if form.task == "classification":
             seen = [form.classes[c] if form.classes else str(c) for c in np.unique(y)]
             what = ", ".join(seen[:8]) + (", …" if len(seen) > 8 else "")
-        loss = float(model.loss(own.vectors[i], samples)) if i in own.vectors else None
-        rows.append((path.name, count, held, what, mine.name if mine else "to be trained", loss))
+        loss = float(own.nets[i].loss(own.vectors[i], samples)) if i in own.vectors else None
+        net = f"{mine.name} ({own.nets[i].spec})" if mine and own.nets[i].spec != model.spec else mine and mine.name
+        rows.append((path.name, count, held, what, net or "to be trained", loss))
     target = "classes" if form.task == "classification" else "targets"
     table(("agent", "samples", "held out", target, "model", "local loss"), rows)

@@ -8,13 +8,14 @@ from fewjoule.codecs.codec import Codec, Float16, Float32
 from fewjoule.codecs.frame import read_frame
 from fewjoule.codecs.levels import LloydMax, TopK
 from fewjoule.codecs.quantise import Quantise
+from fewjoule.codecs.uniform import Uniform
 from fewjoule.errors import InputError, unknown
 
-CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Float32, Float16, Quantise, LloydMax, TopK)}
+CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Float32, Float16, Quantise, LloydMax, TopK, Uniform)}
 
 
 def codec(spec: str | Codec) -> Codec:
-    """The codec that a spec names: `float32`, `float16`, `quantise:3`, `lloyd-max:2`, `top-k:0.1:2`."""
+    """The codec that a spec names: `float32`, `float16`, `quantise:3`, `lloyd-max:2`, `top-k:0.1:2`, `uniform:6`."""
     if isinstance(spec, Codec):
         return spec
     if not isinstance(spec, str):
@@ -37,4 +38,4 @@ def decode(data: bytes, size: int) -> np.ndarray[Any, Any]:
     raise InputError(f"coded message has unknown kind {kind}; upgrade this package.")
 
 
-__all__ = ["CODECS", "Codec", "Float16", "Float32", "LloydMax", "Quantise", "TopK", "codec", "decode"]
+__all__ = ["CODECS", "Codec", "Float16", "Float32", "LloydMax", "Quantise", "TopK", "Uniform", "codec", "decode"]

@@ -1,7 +1,17 @@
 """Meters, operation counts, radio links and the ledger that keeps every joule with its source."""
 
 from fewjoule.energy.counts import Counts, count
-from fewjoule.energy.ledger import ALL_ROUNDS, BEFORE_FIRST_ROUND, KINDS, PHASES, Ledger, Row, Spent, charge_radio
+from fewjoule.energy.ledger import (
+    ALL_ROUNDS,
+    BEFORE_FIRST_ROUND,
+    KINDS,
+    PHASES,
+    Ledger,
+    Row,
+    Spent,
+    charge_radio,
+    charge_server,
+)
 from fewjoule.energy.links import BitLink, Link, LoRaLink, ShannonLink, knows_receiving, path_gain
 from fewjoule.energy.metering import ChosenMeter, ShortJob, auto, measure
 from fewjoule.energy.meters import CpuTimeMeter, Device, Meter, NoMeterError, OperationMeter, Reading, Together
@@ -14,5 +24,5 @@ __all__ = [
     "ALL_AGENTS", "ALL_ROUNDS", "BEFORE_FIRST_ROUND", "DEVICES", "KINDS", "LINKS", "PHASES", "BitLink", "ChosenMeter",
     "Counts", "CpuTimeMeter", "Device", "Ledger", "Link", "LoRaLink", "Meter", "NoMeterError", "OperationMeter",
     "PowercapMeter", "PyraplMeter", "Reading", "Row", "ShannonLink", "ShortJob", "Spent", "Together", "ZeusMeter",
-    "auto", "charge_radio", "count", "device", "knows_receiving", "link", "measure", "path_gain",
+    "auto", "charge_radio", "charge_server", "count", "device", "knows_receiving", "link", "measure", "path_gain",
 ]  # fmt: skip

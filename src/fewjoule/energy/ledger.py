@@ -2,7 +2,8 @@
 
 Columns: method, seed, agent, round, phase, kind, source, joules, seconds, bits, flops. Conventions:
 
-- `agent` is the agent's name, or "all" for one amount that covers all agents (a reading of a vectorised run).
+- `agent` is the agent's name, "all" for one amount that covers all agents (a reading of a vectorised run), or "server"
+  for what the server learns by itself (phase "server").
 - `round` is 0 before the first round (offline pretraining, the first upload of the local models), 1, 2, ... for the
   rounds, and -1 for one amount that covers all rounds together.
 - `kind` is "measured" (a counter was read), "modelled" (CPU time or operation counts times a device's numbers) or
@@ -24,16 +25,21 @@ import numpy as np
 from fewjoule.energy import show
 from fewjoule.energy.limits import AMOUNT, amount
 from fewjoule.energy.links import Link, knows_receiving
+from fewjoule.energy.meters import Device
 from fewjoule.errors import InputError, unknown
 from fewjoule.files import read_csv, write_csv
 from fewjoule.tasks.samples import ALL_AGENTS
 
 Kind = Literal["measured", "modelled", "analytic"]
-Phase = Literal["pretraining", "computation", "uplink", "downlink", "adaptation"]
+Phase = Literal["pretraining", "computation", "uplink", "downlink", "server", "adaptation"]
 KINDS: tuple[str, ...] = get_args(Kind)
 PHASES: tuple[str, ...] = get_args(Phase)
 TRAINING = ("computation", "uplink", "downlink")
-"""The phases a method is charged for; pretraining (the local models exist already) and adaptation stand apart."""
+"""The phases that the agents pay for; pretraining (the local models exist already) and adaptation stand apart."""
+WITH_SERVER = (*TRAINING, "server")
+"""The same with what the server learns by itself, on mains power. Totals are shown with and without it."""
+SERVER = "server"
+"""The name that stands for the server where an agent's would."""
 RADIO = ("uplink", "downlink")
 BEFORE_FIRST_ROUND = 0
 ALL_ROUNDS = -1
@@ -283,6 +289,16 @@ def charge_radio(
                         source=f"link {link.name}", joules=sum(prices[size][0] for size in sent),
                         seconds=sum(prices[size][1] for size in sent), bits=sum(sent),
                     )  # fmt: skip
+
+
+def charge_server(ledger: Ledger, device: Device, flops: int, *, method: str, seed: int) -> None:
+    """Charge what the server learned by itself as FLOPs on a device with mains power; nothing where it did not."""
+    if flops:
+        ledger.add(
+            method=method, seed=seed, agent=SERVER, phase="server", kind="modelled",
+            source=f"FLOPs x {device.joules_per_flop:.3g} J ({device.name})", joules=device.energy_joules(flops),
+            seconds=device.seconds(flops), flops=flops,
+        )  # fmt: skip
 
 
 def _table(bits: Any, agents: int) -> np.ndarray:

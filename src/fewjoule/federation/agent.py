@@ -27,15 +27,16 @@ from fewjoule.federation.spec import Contract, contract, leaves, named, read_spe
 from fewjoule.federation.state import State, read_state, refusal, write_state
 from fewjoule.federation.wire import AgentReport, Message, MessageError
 from fewjoule.methods.method import Broadcast, Method
-from fewjoule.models.model import Model, check_fit
+from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulate.rules import NUMBER_BYTES, message_bytes, probe_bytes, uses_local
+from fewjoule.simulate.rules import NUMBER_BYTES, message_bytes, own_model, probe_bytes, told, uses_local
+from fewjoule.simulate.work import vector_of
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import train_locally
 
-Home = Callable[[Contract], tuple[AgentData, Array | None]]
+Home = Callable[[Contract], tuple[AgentData, Array | OwnModel | None]]
 """What an agent has for a run: its samples, with classes numbered as the run does, and the model that it trained
-before, if any, in the run's architecture."""
+before, if any: in the run's architecture, or an `OwnModel` of its own where the method only asks it."""
 
 Meter = Callable[[Callable[[], Any]], tuple[Any, AgentReport]]
 """Runs a piece of work, a short one many times, and returns its result with joules, seconds, kind and source of what
@@ -110,16 +111,22 @@ class AgentRunner:
                 f"the data of agent {self.name!r}."
             )
         path = self._folder / spec.run.hex() / "agent.state"
-        local, pretraining = self._local(agreed, one, data, own)
+        owner = agreed.model
+        if isinstance(own, OwnModel):
+            _check_own(agreed, own, f"the model of agent {self.name!r}")
+            owner, own = own.model, jnp.asarray(own.vector)
+        local, pretraining = self._local(agreed, owner, one, data, own)
         used = own if own is not None and uses_local(agreed.method) else ()
         digest = _digest("", (data, used)).hex()
-        shapes = named("state", agreed.shapes.agent_state)
+        template = jax.eval_shape(lambda v: agreed.method.agent_init(own_model(agreed.method, owner, v), v), local)
+        shapes = named("state", template)
         forms = {name: blocks.form_of(leaf) for name, leaf in shapes.items()}
         forms["answer"] = Form("uint8", (-wire.size(agreed.reply_forms(blocks.ROUND)),))
         types = {"agent": str, "data": str, "round": int, "answered": str}
         saved = read_state(path, AGENT, spec.run, types, forms)
         if saved is None:  # written now, so that other data is noticed from here on
-            state = agreed.method.agent_init(local, self._uploaded(agreed, local)[0])
+            uploaded = self._uploaded(agreed, local)[0]
+            state = agreed.method.agent_init(own_model(agreed.method, owner, local), uploaded)
             values = {"agent": self.name, "data": digest, "round": -1, "answered": ""}
             saved = State(values, {"answer": _bytes(b""), **named("state", jax.device_get(state))})
             write_state(path, AGENT, spec.run, saved)
@@ -133,13 +140,15 @@ class AgentRunner:
             )
         self._path, self._data, self._local_model, self._pretraining = path, data, local, pretraining
         self._data_digest = digest
-        self._state = rebuild(agreed.shapes.agent_state, [saved.arrays[name] for name in shapes])
+        self._state = rebuild(template, [saved.arrays[name] for name in shapes])
         self._done, self._answered = saved.values["round"], saved.values["answered"]
         self._answer = saved.arrays["answer"].tobytes()
         self._root = key_for(spec.seed, "round")
         return agreed
 
-    def _local(self, agreed: Contract, one: Agents, data: AgentData, own: Array | None) -> tuple[Array, AgentReport]:
+    def _local(
+        self, agreed: Contract, owner: Model, one: Agents, data: AgentData, own: Array | None
+    ) -> tuple[Array, AgentReport]:
         """The agent's own model: given by its owner, or trained here once for all runs with these settings."""
         spec = agreed.spec
         if not uses_local(agreed.method):
@@ -147,7 +156,7 @@ class AgentRunner:
         settings = json.dumps([spec.model, spec.local, spec.seed], sort_keys=True)
         same = _digest(settings, (data.train, () if own is None else own))  # also for other methods and runs
         path = self._folder / "local" / f"{same.hex()}.state"
-        forms = {"model": blocks.form_of(agreed.shapes.vector)}
+        forms = {"model": blocks.form_of(vector_of(owner))}
         saved = read_state(path, AGENT, same, {"report": AgentReport}, forms)
         if saved is not None:
             return jnp.asarray(saved.arrays["model"]), AgentReport(**saved.values["report"])
@@ -191,6 +200,7 @@ class AgentRunner:
                 "rounds (a loss of power?), so a new run is needed."
             )
         broadcast = rebuild(sent(agreed.shapes.broadcast), message.arrays)
+        broadcast = told(broadcast, agreed.spec.seed)
         arguments = (self._state, broadcast, self._data, self._root, np.uint32(round), np.uint32(self.id))
         result, report = self._run(_step, (agreed.method, agreed.model), *arguments)
         state, reply, packed, charged, facts = jax.device_get(result)
@@ -253,6 +263,12 @@ class AgentRunner:
         sent_bytes, received_bytes = self._traffic()
         report = report._replace(bytes_sent=sent_bytes, bytes_received=received_bytes)
         return wire.encode(Message(kind, agreed.spec.run, round, self.id, arrays, report))
+
+
+def _check_own(agreed: Contract, own: OwnModel, what: str) -> None:
+    if not agreed.method.asks and own.model is not agreed.model:
+        raise InputError(f"{what} must be {agreed.model.spec}: {agreed.method.name} needs models of one architecture.")
+    check_alike(own.model, agreed.model, what)
 
 
 def _digest(settings: str, arrays: Any) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fewjoule.energy import BEFORE_FIRST_ROUND, Ledger, charge_radio, link
+from fewjoule.energy import BEFORE_FIRST_ROUND, Ledger, charge_radio, charge_server, device, link
 from fewjoule.errors import InputError
 from fewjoule.federation import blocks, wire
 from fewjoule.federation.records import COLUMNS, Records, Skipped
@@ -21,6 +21,7 @@ from fewjoule.files import write_csv
 from fewjoule.report.run_folder import PATHS
 from fewjoule.simulate.rules import has_diverged, weight_bytes
 from fewjoule.simulate.run import Trace
+from fewjoule.simulate.work import server_flops
 from fewjoule.study.families import MnistFamily, SinusoidFamily
 from fewjoule.study.outputs import charge_adaptation, write_results
 from fewjoule.study.parts import Part
@@ -121,6 +122,8 @@ def charge_result(ledger: Ledger, study: Study, name: str, seed: int, result: Re
                     source=records.sources[int(source)] + note, joules=float(joules), seconds=float(seconds),
                 )  # fmt: skip
     up, down = result.bits("charged_up"), result.bits("charged_down")
+    served = server_flops(result.contract.method, result.contract.model, len(agents))
+    charge_server(ledger, device(study.energy.device), served, **same)
     charge_radio(ledger, link(study.energy.link), **same, agents=agents, uplink_bits=up, downlink_bits=down)
 
 
@@ -154,7 +157,9 @@ def _part(study: Study, results: list[Result]) -> Part:
     final, start = np.stack([result.losses for result in results], 1)
     trace = {name: np.stack([getattr(result.trace, name) for result in results]) for name in Trace._fields}
     last = trace["loss"][:, -1] if agreed.method.rounds else final
-    diverged = np.asarray(has_diverged(agreed.method, start, final, last, np.isfinite(meta).all(-1)))
+    finite = np.isfinite(meta).all(-1)
+    told = ~np.isnan(start)  # nobody tells the losses where all agents left after their message
+    diverged = np.where(told, has_diverged(agreed.method, start, final, last, finite), ~finite)
     arrays = {
         "meta": np.where(diverged[:, None], np.float32(np.nan), meta),
         "diverged": diverged,

@@ -24,7 +24,8 @@ from fewjoule.federation.state import State, pack, read_state, refusal, write_st
 from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.randomness import agent_id
-from fewjoule.simulate.rules import broadcast_bytes, probe_bytes, server_step, start_of, weights_of
+from fewjoule.simulate.learning import learn
+from fewjoule.simulate.rules import broadcast_bytes, combine, probe_bytes, server_step, start_of, weights_of
 from fewjoule.simulate.run import Trace
 
 _SAVED = ("losses", "start", "spread", "samples")
@@ -228,7 +229,8 @@ class ServerRunner:
         everybody = len(answers) == len(self.spec.agents)
         here = None if everybody else jnp.asarray([name in self._replies for name in self.spec.agents])
         before = self._broadcast
-        server, after = _step(self.contract.method, self._server, messages, self._weights, here)
+        method = self.contract.method
+        server, after = _step(method, self._server, messages, self._weights, here)
         row = {
             "loss": np.mean([message.report.loss for message in answers]),
             "spread": _spread(answers),
@@ -237,17 +239,28 @@ class ServerRunner:
             "active": np.mean([message.report.active for message in answers]),
             "present": len(answers),
         }
+        if method.learn is not None and self.at[1] == method.rounds - 1:
+            said = combine(messages, self._weights, here, method.combine)
+            after = after._replace(model=self._learned(said))
         self.records.trace[self.exchange] = [row[name] for name in Trace._fields]
         self._server, self._broadcast = server, after  # last: what fails before this can be done again
 
     def _closed(self, answers: list[Message]) -> None:
-        self.losses = np.stack([message.arrays[0] for message in answers]).mean(0).astype(np.float64)
+        if answers:
+            self.losses = np.stack([message.arrays[0] for message in answers]).mean(0).astype(np.float64)
 
     @property
     def meta(self) -> np.ndarray:
         """The meta-model as the method left it."""
-        final = self.contract.method.final
-        return np.asarray(self._broadcast.model if final is None else final(self._server))
+        method = self.contract.method
+        if method.learn is not None and not method.rounds:
+            return np.asarray(self._learned(None))
+        return np.asarray(self._broadcast.model if method.final is None else method.final(self._server))
+
+    def _learned(self, said: Any) -> Array:
+        """What a server that learns by itself makes of what all agents said."""
+        agreed, seed = self.contract, jnp.uint32(self.spec.seed)
+        return learn(agreed.method, agreed.model, jnp.asarray(self.start), said, seed)
 
     def status(self) -> dict[str, Any]:
         """Where the run stands, for people to look at, in plain values; None for what is not known."""

@@ -100,6 +100,8 @@ def load_federated_study(source: str) -> Study:
     """A study by built-in name or file, with all its methods; `[federation]` has defaults where it is missing."""
     table, where = read_source(source)
     table.pop("quick", None)
+    if isinstance(methods := table.get("methods"), list):  # a ceiling is trained on tasks that no agent has
+        table["methods"] = [m for m in methods if not (isinstance(m, dict) and m.get("ceiling"))]
     return make_study({"federation": {}, **table}, where)
 
 
@@ -113,6 +115,8 @@ def specs_of(study: Study, agents: tuple[str, ...]) -> list[Spec]:
     specs = []
     for entry, seed in itertools.product(study.methods, study.seeds):
         chosen = {"method": entry.method, **entry.settings}
+        if "questions" in chosen:
+            chosen = entry.build().describe()  # out of a file they are read here, and agents get the numbers
         specs.append(Spec(method=chosen, seed=seed, nonce=secrets.token_hex(8), **same))
         contract(specs[-1])
     return specs

@@ -2,9 +2,11 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fewjoule.errors import InputError, unknown
+from fewjoule.methods.answers import answers, invented
 from fewjoule.methods.average import average, local_model, random_start
 from fewjoule.methods.coded import CODED_SETTINGS, with_codec
 from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
@@ -16,6 +18,8 @@ from fewjoule.methods.lean import lean
 from fewjoule.methods.maml import fomaml, maml
 from fewjoule.methods.meta_backward import Schedule, meta_backward
 from fewjoule.methods.method import Method
+from fewjoule.tasks.questions import questions_from_file
+from fewjoule.tasks.readers import SUFFIXES
 
 METHODS: dict[str, Callable[..., Method]] = {
     "average": average,
@@ -32,6 +36,13 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fomaml": fomaml,
     "imaml": imaml,
     "meta_backward": meta_backward,
+    "answers": answers,
+    "invented": invented,
+}
+CODE_THEMSELVES = {
+    "lean": 'lean chooses its codecs itself; leave the codec out, or use method = "fedavg".',
+    "answers": "answers sends its answers with 'bits' each; leave the codec out, and set bits.",
+    "invented": "invented sends nothing; leave the codec out.",
 }
 
 
@@ -45,8 +56,8 @@ def method(name: str, **settings: Any) -> Method:
     coding = {argument: settings.pop(key) for key, argument in CODED_SETTINGS.items() if key in settings}
     if coding.keys() == {"feedback"}:
         raise InputError("feedback is about what a codec loses; give codec as well, such as codec='top-k:0.1:2'.")
-    if coding and name == "lean":
-        raise InputError('lean chooses its codecs itself; leave the codec out, or use method = "fedavg".')
+    if coding and name in CODE_THEMSELVES:
+        raise InputError(CODE_THEMSELVES[name])
     known = inspect.signature(METHODS[name]).parameters
     for key in settings:
         if key not in known:
@@ -55,10 +66,13 @@ def method(name: str, **settings: Any) -> Method:
             raise unknown(f"setting of method {name!r}:", key, [*known, *CODED_SETTINGS])
     if isinstance(settings.get("radius"), dict):
         settings["radius"] = Schedule.from_table(settings["radius"])
+    if Path(str(settings.get("questions", ""))[:1000]).suffix in SUFFIXES:
+        settings["questions"] = questions_from_file(settings["questions"])
     return with_codec(METHODS[name](**settings), **coding)
 
 
 __all__ = [
-    "METHODS", "Method", "Schedule", "average", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml", "imaml",
-    "lean", "local_model", "maml", "meta_backward", "method", "random_start", "reptile", "with_codec",
+    "METHODS", "Method", "Schedule", "answers", "average", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml",
+    "imaml", "invented", "lean", "local_model", "maml", "meta_backward", "method", "random_start", "reptile",
+    "with_codec",
 ]  # fmt: skip

@@ -6,7 +6,8 @@ The simulator runs `agent` under `vmap` and `scan`; a federation runs it alone o
     init(start, probes) -> server state, broadcast
     rounds times:   agent(loss, state, broadcast, data, key) -> state, message, info        on every agent present
                     server(state, mean of the messages)      -> state, broadcast     or their median: see `Combine`
-    the meta-model is `broadcast.model` after the last round, or `final(server state)` where the method has it
+    the meta-model is `broadcast.model` after the last round, or `final(server state)` where the method has it, or
+    what the server learns by itself from the last round's messages, `learn(model, start, messages, key)`
 
 With codecs (`fewjoule.methods.coded`), messages are what the receiver decodes, and `packed` beside them is what the
 codec's `to_bytes` puts on the air.
@@ -39,12 +40,23 @@ class Start(NamedTuple):
 
 
 class Broadcast(NamedTuple):
-    """What the server sends to every agent; `scalars` are a few numbers beside the model, such as the radius."""
+    """What the server sends to every agent; `scalars` are numbers beside the model, such as the radius.
+
+    `shared` is not sent: both ends have it from the seed.
+    """
 
     model: Array  # [d]
     scalars: Any = ()
     packed: Any = None  # what a codec makes of the model; None where float32 is sent
     size_bytes: Any = None  # of the coded model on the air; None where float32 is sent
+    shared: Any = None  # a random key that is the same for the server and all agents; set where an agent is called
+
+
+class Everyone(NamedTuple):
+    """What `server` and `learn` get with combine="all": every agent's message, and who sent one."""
+
+    messages: Any  # [agents, ...], zeros of those absent
+    present: Array  # [agents] float32, 1 or 0
 
 
 class Upload(NamedTuple):
@@ -93,6 +105,10 @@ class Method:
     of one agent (which uploads its local model). `sends` says what a message is: a "model", which a codec sends as the
     difference from the last broadcast, or a "change" (a gradient, a difference), which it sends as it is. `weighting`
     says what an agent counts in the means over agents: see `Weighting`; `combine` which kind of mean: see `Combine`.
+    With "all", which a method sets for itself, the server gets `Everyone`.
+
+    With `asks`, an agent's own model is a function of inputs, not a vector: `agent_init` gets a `Partial` of the
+    model's `apply` and its weights. So the agents' models may differ in architecture, from the meta-model too.
     """
 
     name: str
@@ -106,6 +122,7 @@ class Method:
     probe: Callable[[Loss, Array, AgentData, Array], Any] | None = None
     needs_validation: bool = False
     needs_local: bool = False  # although nothing is uploaded before the first round
+    asks: bool = False  # the agents' own models for outputs, not for weights
     sends: str = "model"
     weighting: str = "agents"
     combine: str = "mean"
@@ -115,6 +132,9 @@ class Method:
     """(local model, common start, key) -> the first upload; None uploads float32."""
     final: Callable[[Any], Array] | None = None
     """The meta-model from the last server state, where the last broadcast is not it."""
+    learn: Callable[[Any, Array, Any, Array], Array] | None = None
+    """(model, start vector, what `server` got in the last round or None, key) -> the meta-model: arithmetic of the
+    server alone, charged to it."""
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.settings)})"
@@ -138,13 +158,14 @@ def factory(build: Callable[P, Method]) -> Callable[P, Method]:
     reals = [name for name, own in checks.items() if positive in own or not_negative in own]
 
     def make_with(**settings: Any) -> Method:
-        weighting, combine = settings.get("weighting", "agents"), settings.get("combine", "mean")
+        built = make(**settings)
+        weighting, combine = settings.get("weighting", "agents"), settings.get("combine", built.combine)
         if weighting == "samples" and share_cut(combine):
             raise InputError(
                 f"combine={combine!r} counts all agents alike, since an agent could claim any number of samples; set "
                 "weighting='agents', or combine='mean'."
             )
-        return replace(make(**settings), settings=tuple(settings.items()), weighting=weighting, combine=combine)
+        return replace(built, settings=tuple(settings.items()), weighting=weighting, combine=combine)
 
     kept = lru_cache(maxsize=None, typed=True)(make_with)
 
@@ -179,8 +200,8 @@ def _check_weighting(name: str, value: Any) -> None:
 
 
 def share_cut(combine: str) -> Fraction:
-    """The share of the agents that is left out at each end, weight by weight: 0 for a mean, 1/2 for a median."""
-    return Fraction({"mean": "0", "median": "1/2"}.get(combine, combine.removeprefix("trimmed:")))
+    """The share of the agents that is left out at each end, weight by weight: 0 for a mean or all, 1/2 for a median."""
+    return Fraction({"mean": "0", "all": "0", "median": "1/2"}.get(combine, combine.removeprefix("trimmed:")))
 
 
 def _check_combine(name: str, value: Any) -> None:

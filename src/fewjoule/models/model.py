@@ -6,7 +6,7 @@ batch x. The flat order of the weights is the order of the pytree's leaves.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -121,6 +121,13 @@ class Model:
         return _masked_mean((outputs.argmax(-1) == samples.y).astype(jnp.float32), samples.mask)
 
 
+class OwnModel(NamedTuple):
+    """The model that an agent has, of whatever architecture."""
+
+    model: Model
+    vector: Any  # [d], or [seeds, d]
+
+
 def _permit(logits: Array, allowed: Array | None) -> Array:
     return logits if allowed is None else jnp.where(allowed, logits, jnp.asarray(-1e9, logits.dtype))
 
@@ -134,6 +141,25 @@ def check_fit(model: Model, agents: Agents) -> None:
     """Refuse data that the model cannot take, before anything compiles."""
     check_samples(model, agents.data.train, "agents")
     check_samples(model, agents.data.validation, "agents' validation samples")
+
+
+def check_alike(model: Model, other: Model, what: str) -> None:
+    """Refuse a model that takes other inputs, gives other outputs or has another loss than `other`."""
+    if model.loss_name != other.loss_name:
+        raise InputError(f"{what} has the loss {model.loss_name}, the others {other.loss_name}; make them one.")
+    shape = other.input_shape
+    if shape is None:
+        raise InputError(
+            f"{what} cannot be compared: the shape of the inputs is not known; give Model(input_shape=...)."
+        )
+    x = np.zeros((2, *shape), np.float32)
+    wanted = jax.eval_shape(other.apply, np.zeros(other.size, np.float32), x).shape
+    try:
+        got = jax.eval_shape(model.apply, np.zeros(model.size, np.float32), x).shape
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} does not take inputs of shape {list(shape)}, as {other} does.") from error
+    if got != wanted:
+        raise InputError(f"{what} has {got[-1]} outputs, {other} has {wanted[-1]}; make them as many.")
 
 
 def check_samples(model: Model, samples: Samples, what: str) -> None:

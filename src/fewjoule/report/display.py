@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fewjoule.energy.ledger import TRAINING
+from fewjoule.energy.ledger import TRAINING, WITH_SERVER
 from fewjoule.energy.show import si_text
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ class _Row(NamedTuple):
     score: float | None
     why: str  # there is no score
     by_kind: dict[str, float]  # joules of the training, per seed
+    with_server: dict[str, float]  # the same and what the server learned by itself
 
 
 def _rows(folder: "RunFolder") -> list[_Row]:
@@ -21,11 +22,13 @@ def _rows(folder: "RunFolder") -> list[_Row]:
     s = folder.summary
     rows = []
     for name, method in s.methods.items():
-        spent = folder.ledger.select(method=name, phase=TRAINING).by_kind()
-        by_kind = {kind: joules / len(s.seeds) for kind, joules in spent.items()}
+        by_kind, with_server = (
+            {k: j / len(s.seeds) for k, j in folder.ledger.select(method=name, phase=phases).by_kind().items()}
+            for phases in (TRAINING, WITH_SERVER)
+        )
         score = s.score(name, s.headline_steps)
         why = "" if score is not None else s.no_score(name, s.headline_steps)
-        rows.append(_Row(method.label, score, why, by_kind))
+        rows.append(_Row(method.label, score, why, by_kind, with_server))
     sign = 1 if s.better == "lower" else -1
     return sorted(rows, key=lambda row: (row.score is None, sign * (row.score or 0.0)))
 
@@ -36,12 +39,18 @@ def _what(folder: "RunFolder") -> str:
 
 
 def table(folder: "RunFolder") -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows: method, quality, joules of the training by kind."""
+    """Header and rows: method, quality, joules of the training by kind, and with the server's where any learned."""
+    header: tuple[str, ...] = ("method", _what(folder), "joules of the training")
+    found = _rows(folder)
+    served = any(row.with_server != row.by_kind for row in found)
     rows: list[tuple[str, ...]] = []
-    for label, score, why, by_kind in _rows(folder):
-        joules = " + ".join(f"{si_text(amount, 'J')} {kind}" for kind, amount in by_kind.items())
-        rows.append((label, why if score is None else f"{score:.3g}", joules or "nothing"))
-    return ("method", _what(folder), "joules of the training"), rows
+    for row in found:
+        totals = [
+            " + ".join(f"{si_text(amount, 'J')} {kind}" for kind, amount in total.items()) or "nothing"
+            for total in (row.by_kind, row.with_server)[: 1 + served]
+        ]
+        rows.append((row.label, row.why if row.score is None else f"{row.score:.3g}", *totals))
+    return (*header, "with the server") if served else header, rows
 
 
 def chart(folder: "RunFolder") -> Any:

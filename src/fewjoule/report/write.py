@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fewjoule.energy.ledger import TRAINING
+from fewjoule.energy.ledger import TRAINING, WITH_SERVER
 from fewjoule.errors import InputError
 from fewjoule.files import cache_dir, write_atomically
 from fewjoule.report.axes import LAYOUTS, PAPER_LAYOUT
@@ -63,6 +63,8 @@ def _page(run: RunFolder, facts: list[Facts], data: dict[str, Rows], drawn: list
             frontier=[f for name in best for f in scored if f.name == name and f.joules() > 0],
             extreme="lowest" if summary.better == "lower" else "highest",
             training=TRAINING,
+            with_server=WITH_SERVER,
+            served=any(f.of(["server"]) for f in facts),
             phases=[phase for phase in TRAINING if phase == "uplink" or any(f.of([phase]) for f in facts)],
             families=FAMILIES,
             all_sources=all_sources(facts),

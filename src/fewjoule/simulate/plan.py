@@ -26,7 +26,7 @@ from fewjoule.simulate.rules import NUMBER_BYTES, broadcast_bytes, message_bytes
 from fewjoule.simulate.work import agent_flops, data_for, shapes
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-LEFT_OUT = ("random", "local", "lean")  # without messages, or with one agent only; lean has rows of its own
+LEFT_OUT = ("random", "invented", "local", "lean")  # without messages, or with one agent only; lean has rows of its own
 
 
 @dataclass(frozen=True)

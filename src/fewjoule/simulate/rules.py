@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.tree_util import Partial
 
 from fewjoule.errors import InputError
-from fewjoule.methods.method import Broadcast, Info, Method, Start, share_cut
+from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, share_cut
 from fewjoule.models.model import Model
 from fewjoule.randomness import key_for
 
@@ -28,11 +29,33 @@ def uses_local(method: Method) -> bool:
     return method.start != "random" or method.needs_local
 
 
-def start_of(method: Method, model: Model, models: Array, seed: Array, weights: Array | None = None) -> Start:
+def own_model(method: Method, model: Model, vector: Array) -> Any:
+    """An agent's own model, of its own architecture, as the method's `agent_init` takes it."""
+    return Partial(model.apply, vector) if method.asks else vector  # type: ignore[no-untyped-call]
+
+
+def told(broadcast: Broadcast, seed: Any) -> Broadcast:
+    """A broadcast as an agent uses it: what was sent, and what both ends have from the seed."""
+    return Broadcast(broadcast.model, broadcast.scalars, shared=key_for(seed, "questions"))
+
+
+def learned(method: Method, model: Model, start: Array, messages: Any, seed: Any) -> Array:
+    """The meta-model of a method whose server learns by itself."""
+    assert method.learn is not None
+    return method.learn(model, start, messages, key_for(seed, "questions"))
+
+
+def needs_one_architecture(method: Method) -> bool:
+    """Whether the agents' own models must all be of the meta-model's architecture."""
+    return uses_local(method) and not method.asks
+
+
+def start_of(method: Method, model: Model, models: Any, seed: Array, weights: Array | None = None) -> Start:
     """What the server knows before the first round, from the local models [agents, d] as it received them."""
-    average, common = combine(models, weights, None, method.combine), model.init(key_for(seed, "start"))
+    common = model.init(key_for(seed, "start"))
     if method.start == "random":
         return Start(common, jnp.zeros(()), common)
+    average = combine(models, weights, None, method.combine)
     distances, cut = jnp.sort(((models - average) ** 2).sum(-1)), int(share_cut(method.combine) * len(models))
     spread = distances[len(models) - 1 - cut]  # the largest, of those that a trimmed mean would keep
     return Start(average if method.start == "average" else models[method.start], spread, common)
@@ -64,6 +87,9 @@ def combine(messages: Any, weights: Array | None = None, present: Array | None =
 
     `how` is a method's `Combine`. `weights` [agents] are for means alone.
     """
+    if how == "all":
+        agents = len(jax.tree.leaves(messages)[0])
+        return Everyone(messages, jnp.ones(agents) if present is None else present.astype(jnp.float32))
     cut = share_cut(how)
     if cut == 0:
         return jax.tree.map(partial(mean_over, here=present, weights=weights), messages)

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from fewjoule.energy import Device, Ledger, Link, charge_radio
+from fewjoule.energy import Device, Ledger, Link, charge_radio, charge_server
 from fewjoule.energy import device as named_device
 from fewjoule.energy import link as named_link
 from fewjoule.energy.metering import DEFAULT_DEVICE
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
-from fewjoule.simulate.work import turn_flops
+from fewjoule.simulate.work import server_flops, turn_flops
 from fewjoule.tasks.samples import AgentData
 
 
@@ -57,15 +57,17 @@ class Run:
     meta_path: Array | None = None
     agent_path: Array | None = None
 
-    def energy(self, link: str | Link = "paper", device: str | Device = DEFAULT_DEVICE) -> Ledger:
+    def energy(
+        self, link: str | Link = "paper", device: str | Device = DEFAULT_DEVICE, server: str | Device = DEFAULT_DEVICE
+    ) -> Ledger:
         """What the run costs on this radio link and device: every agent's messages and arithmetic, in joules.
 
         Radio is analytic, a formula of the link: what an agent sends, and what it receives where the link knows that
-        cost. Arithmetic is modelled: the FLOPs of the agent's rounds times the device's joules per FLOP. Offline
-        training and the server are not in it.
+        cost. Arithmetic is modelled: the FLOPs of the agent's rounds times the device's joules per FLOP. What the
+        server learns by itself is a phase of its own, priced on the device `server`. Offline training is not in it.
         """
         radio = named_link(link) if isinstance(link, str) else link
-        processor = named_device(device) if isinstance(device, str) else device
+        processor, mains = (named_device(d) if isinstance(d, str) else d for d in (device, server))
         up, down = (b.reshape(len(self.seeds), *b.shape[-2:]) for b in (self.uplink_bits, self.downlink_bits))
         probe, turn = turn_flops(self.method, self.model, self.data)
         ledger = Ledger()
@@ -80,6 +82,7 @@ class Run:
                         **same, agent=agent, phase="computation", kind="modelled", source=source, joules=joules,
                         seconds=seconds, flops=flops,
                     )  # fmt: skip
+            charge_server(ledger, mains, server_flops(self.method, self.model, len(self.agents)), **same)
             charge_radio(ledger, radio, **same, agents=self.agents, uplink_bits=sent, downlink_bits=received)
         return ledger
 

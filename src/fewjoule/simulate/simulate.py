@@ -4,7 +4,7 @@ From a method, agents and their local models to one meta-model per seed, a trace
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,24 +16,23 @@ from jax import Array
 from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.methods.method import Method
-from fewjoule.models.model import Model, check_fit
-from fewjoule.randomness import agent_ids, key_for, round_key
+from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
+from fewjoule.randomness import agent_ids
 from fewjoule.simulate import rules
-from fewjoule.simulate.run import Run, Trace
+from fewjoule.simulate.learning import Learning
+from fewjoule.simulate.rounds import rounds_program
+from fewjoule.simulate.run import Run
 from fewjoule.simulate.work import data_of
-from fewjoule.tasks.samples import AgentData, Agents
+from fewjoule.tasks.samples import Agents
 from fewjoule.training.local import LocalModels, seed_list
 from fewjoule.training.program import Program
-
-SEEDS = "seeds"
-"""The axis that all seeds run along at once."""
 
 
 def simulate(
     method: Method,
     model: Model,
     agents: Agents,
-    local: LocalModels | Array | None = None,
+    local: LocalModels | Array | Sequence[OwnModel] | None = None,
     *,
     seed: int | Sequence[int] = 0,
     participation: float = 1.0,
@@ -44,7 +43,8 @@ def simulate(
 ) -> Run:
     """Run a method over its rounds.
 
-    `local` are the agents' own models, needed unless the method starts at random. `participation` is the share of
+    `local` are the agents' own models, needed unless the method starts at random; a method that asks them for answers
+    takes a list of `OwnModel`s of any architectures as well. `participation` is the share of
     agents (at least one) drawn afresh every round; `availability` [rounds, agents] says instead who is there when.
     An absent agent keeps its state; a round with nobody changes nothing. `keep_paths` keeps the models of the first
     seed after every round, or after these rounds (1, 2, ...). `one_by_one` computes every agent as it would alone,
@@ -60,16 +60,20 @@ class Simulation:
     """A run that is checked and ready: `simulate` in two steps, for those who compile ahead or meter the execution."""
 
     def __init__(
-        self, method: Method, model: Model, agents: Agents, local: LocalModels | Array | None = None, *,
+        self, method: Method, model: Model, agents: Agents,
+        local: LocalModels | Array | Sequence[OwnModel] | None = None, *,
         seed: int | Sequence[int] = 0, participation: float = 1.0, availability: Any = None,
         diverged_at: float = rules.DIVERGED_AT, keep_paths: bool | Sequence[int] = False, one_by_one: bool = False,
     ) -> None:  # fmt: skip
         seeds = seed_list(seed, agents)
         present, availability = _checked_presence(method, agents, participation, availability)
-        models = _checked_models(method, model, agents, local, len(seeds))
-        static = (method, model, agents.seeds is not None, present, _kept_rounds(method, keep_paths), one_by_one)
+        check_fit(model, agents)
+        owners, models = _checked_models(method, model, agents, local, len(seeds))
+        kept = _kept_rounds(method, keep_paths)
+        static = (method, model, owners, agents.seeds is not None, present, kept, one_by_one)
         arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
-        self._program = Program(_program, static, arrays)
+        self._program = Program(rounds_program, static, arrays)
+        self._learning = None if method.learn is None else Learning(method, model, agents, seeds)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
         self._result = partial(Run, method, model, agents.names, self._seeds, data=data_of(agents))
         self._diverged_at = diverged_at
@@ -77,10 +81,16 @@ class Simulation:
     def compile(self) -> None:
         """Compile without running; several simulations may compile at once in threads."""
         self._program.compile()
+        if self._learning is not None:
+            self._learning.compile()
 
-    def run(self, around: Around | None = None) -> Run:
-        """Run once. `around` is where a meter goes: it is handed the execution of the compiled program."""
+    def run(self, around: Around | None = None, around_server: Around | None = None) -> Run:
+        """Run once. `around` is where a meter goes: it is handed the execution of the compiled program; and
+        `around_server` that of the server's own learning, where the method has it."""
         out = dict(self._program.run(around))
+        messages = out.pop("messages")
+        if self._learning is not None:
+            out |= self._learning.run(out["start"], messages, around_server)
         start_loss, final_loss = out["start_loss"], out["final_loss"]
         last_loss = out["trace"].loss[:, -1] if self.method.rounds else final_loss
         losses = (start_loss, final_loss, last_loss)
@@ -89,6 +99,8 @@ class Simulation:
         _warn(self.method, self._seeds, diverged, final_loss / start_loss, self._diverged_at)
         out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
         paths = out.pop("paths") or (None, None)
+        if paths[0] is not None and self._learning is not None:
+            paths = (paths[0].at[-1].set(out["meta"][0]), paths[1])
         if self._single:
             out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
         return self._result(diverged=diverged, meta_path=paths[0], agent_path=paths[1], **out)
@@ -128,10 +140,10 @@ def _checked_presence(
 
 
 def _checked_models(
-    method: Method, model: Model, agents: Agents, local: LocalModels | Array | None, seeds: int
-) -> Array:
-    """The local models as [seeds, agents, d]; zeros where the method does not ask for them."""
-    check_fit(model, agents)
+    method: Method, model: Model, agents: Agents, local: LocalModels | Array | Sequence[OwnModel] | None, seeds: int
+) -> tuple[tuple[Model, ...] | None, Any]:
+    """The local models as [seeds, agents, d], zeros where the method does not ask for them; or, where each has an
+    architecture of its own, those and a tuple of [seeds, d]."""
     if method.needs_validation and not np.asarray(agents.data.validation.mask).any(-1).all():
         raise InputError(f"{method.name} needs validation samples of every agent; give make_agents(validation=...).")
     if local is None:
@@ -139,7 +151,9 @@ def _checked_models(
             bound = method.needs_local or method.name in ("average", "local", "meta_backward")
             cure = "pass local=train_locally(model, agents)" + ("." if bound else ", or set start='random'.")
             raise InputError(f"{method.name} starts from the agents' own models; {cure}")
-        return jnp.zeros((seeds, len(agents), model.size))
+        return None, jnp.zeros((seeds, len(agents), model.size))
+    if isinstance(local, Sequence):
+        return _own_models(method, model, agents, local, seeds)
     models = np.asarray(local.models if isinstance(local, LocalModels) else local, np.float32)
     if models.ndim == 2:
         models = np.repeat(models[None], seeds, 0)
@@ -154,151 +168,27 @@ def _checked_models(
         raise InputError(
             "local models must be finite, got NaN or infinity; lower the learning rate of the local training."
         )
-    return jnp.asarray(models)
+    return None, jnp.asarray(models)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
-def _program(
-    method: Method, model: Model, per_seed: bool, present: int | None, kept: tuple[int, ...] | None, one_by_one: bool,
-    data: AgentData, ids: Array, models: Array, availability: Array | None, seeds: Array,
-) -> dict[str, Any]:  # fmt: skip
-    each, alone = (_in_turn, _alone) if one_by_one else (jax.vmap, lambda function: function)
-    together = len(seeds) > 1 and not one_by_one
-
-    def of_first_seed(values: Array) -> Array:
-        return jax.lax.all_gather(values, SEEDS)[0] if together else values
-
-    def mean_loss(vector: Array, data: AgentData) -> Array:
-        return each(lambda samples: model.loss(vector, samples))(data.train).mean()
-
-    def one_seed(seed: Array, data: AgentData, models: Array) -> tuple[dict[str, Any], Any]:
-        received, states, first_up = _first_upload(method, model, models, ids, seed, each)
-        weights = rules.weights_of(method, data.train.mask.sum(-1))
-        start = alone(partial(rules.start_of, method, model))(received, seed, weights)
-        first_down = jnp.zeros(len(ids), jnp.int32)
-        probes = None
-        if method.probe is not None:
-            keys = jax.vmap(lambda i: jax.random.fold_in(key_for(seed, "probe"), i))(ids)
-            probes = each(lambda d, k: method.probe(model.loss, start.model, d, k))(data, keys)  # type: ignore[misc]
-            up, down = rules.probe_bytes(model, jax.tree.map(lambda p: p[0], probes))
-            first_up, first_down = first_up + up, first_down + down
-        server, broadcast = alone(method.init)(start, probes)
-
-        def one_round(carry: tuple[Any, ...], at: tuple[Any, ...]) -> tuple[Any, Any]:
-            server, broadcast, states, paths = carry
-            index, keys, available, slot = at
-            turn = lambda state, d, key: method.agent(model.loss, state, broadcast, d, key)  # noqa: E731
-            new_states, messages, info = each(turn)(states, data, keys)
-            here = jnp.ones(len(ids)) if available is None else available.astype(jnp.float32)
-            count = here.sum()
-            over_present = partial(rules.mean_over, here=available)
-            new_server, new_broadcast = alone(partial(rules.server_step, method))(server, messages, weights, available)
-            if available is not None:
-                new_states = jax.tree.map(
-                    lambda new, old: jnp.where(here.reshape((-1,) + (1,) * (new.ndim - 1)) > 0, new, old),
-                    new_states, states,
-                )  # fmt: skip
-                new_server, new_broadcast = jax.tree.map(
-                    lambda new, old: jnp.where(count > 0, new, old), (new_server, new_broadcast), (server, broadcast)
-                )
-            distances = jnp.linalg.norm(info.model - over_present(info.model), axis=-1) * here
-            radius = broadcast.scalars if isinstance(broadcast.scalars, jax.Array) else jnp.full((), jnp.nan)
-            nobody = jnp.where(count > 0, 0, jnp.nan)
-            trace = Trace(
-                over_present(info.loss) + nobody,
-                distances.max() + nobody,
-                jnp.linalg.norm(new_broadcast.model - broadcast.model),
-                radius,
-                over_present(info.active) + nobody,
-                count,
+def _own_models(
+    method: Method, model: Model, agents: Agents, local: Sequence[OwnModel], seeds: int
+) -> tuple[tuple[Model, ...], Any]:
+    if not method.asks:
+        raise InputError(f"{method.name} needs models of one architecture; use answers where they differ.")
+    if len(local) != len(agents):
+        raise InputError(f"local models must be one per agent: {len(agents)}, got {len(local)}.")
+    vectors = []
+    for name, own in zip(agents.names, local, strict=True):
+        vector = np.asarray(own.vector, np.float32)
+        vector = np.repeat(vector[None], seeds, 0) if vector.ndim == 1 else vector
+        if vector.shape != (seeds, own.model.size) or not np.isfinite(vector).all():
+            raise InputError(
+                f"the model of agent {name!r} must be {own.model.size} finite weights, for each seed or all."
             )
-            up = rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info)
-            down = rules.broadcast_bytes(method, broadcast, index == 0)
-            size_bytes = (up * here.astype(jnp.int32), down * here.astype(jnp.int32))
-            if paths is not None:
-                now = jax.tree.map(of_first_seed, (new_broadcast.model, info.model))
-                paths = jax.tree.map(lambda path, models: path.at[slot].set(models), paths, now)
-            return (new_server, new_broadcast, new_states, paths), (trace, size_bytes)
-
-        # All keys before the first round: one large draw is far cheaper than many small ones inside the loop.
-        keys = _round_keys(key_for(seed, "round"), method.rounds, ids)
-        there = availability
-        if present is not None:
-            draws = _round_keys(key_for(seed, "participation"), method.rounds, ids)
-            there = jnp.argsort(jnp.argsort(jax.vmap(jax.vmap(jax.random.uniform))(draws))) < present
-        slots, paths = None, None
-        if kept is not None:
-            slots = np.searchsorted(kept, np.arange(1, method.rounds + 1))  # rounds between write to the next one's
-            paths = (jnp.zeros((len(kept) + 1, model.size)), jnp.zeros((len(kept) + 1, len(ids), model.size)))
-        rounds = (jnp.arange(method.rounds), keys, there, slots)
-        (server, broadcast, _, paths), (trace, size_bytes) = jax.lax.scan(
-            one_round, (server, broadcast, states, paths), rounds
-        )
-        meta = broadcast.model if method.final is None else method.final(server)
-        out: dict[str, Any] = {
-            "meta": meta,
-            "start": start.model,
-            "trace": trace,
-            "start_loss": mean_loss(start.model, data),
-            "final_loss": mean_loss(meta, data),
-            "finite": jnp.isfinite(meta).all(),
-            "size_bytes": (
-                jnp.concatenate([first_up[None], size_bytes[0]]),
-                jnp.concatenate([first_down[None], size_bytes[1]]),
-            ),
-        }
-        if paths is not None:
-            paths = (jnp.concatenate([of_first_seed(start.model)[None], paths[0][:-1]]), paths[1][:-1])
-        return out, paths
-
-    if len(seeds) == 1:  # an axis of one would cost a fifth of the speed
-        own = jax.tree.map(lambda a: a[0], data) if per_seed else data
-        out, paths = one_seed(seeds[0], own, models[0])
-        out = jax.tree.map(lambda a: a[None], out)
-    elif one_by_one:
-        own_data = data if per_seed else jax.tree.map(lambda a: jnp.broadcast_to(a, (len(seeds), *a.shape)), data)
-        out, paths = _in_turn(one_seed)(seeds, own_data, models)
-        paths = jax.tree.map(lambda path: path[0], paths)
-    else:
-        over_seeds = jax.vmap(one_seed, (0, 0 if per_seed else None, 0), (0, None), axis_name=SEEDS)
-        out, paths = over_seeds(seeds, data, models)
-    return {**out, "paths": paths}
-
-
-def _in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of every row of its arrays, one after the other."""
-    return lambda *arrays: jax.lax.map(lambda row: function(*row), arrays)
-
-
-def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, rounding as it does when it is compiled alone: the body of a loop is never merged with what stands
-    around it. A loop of one turn would be taken apart, so it has two."""
-
-    def first_of_two(*arrays: Any) -> Any:
-        twice = jax.tree.map(lambda a: jnp.stack([a, a]), arrays)
-        return jax.tree.map(lambda a: a[0], _in_turn(function)(*twice))
-
-    return first_of_two
-
-
-def _round_keys(root: Array, rounds: int, ids: Array) -> Array:
-    """The key of every agent in every round [rounds, agents]."""
-    return jax.vmap(lambda k: jax.vmap(lambda i: round_key(root, k, i))(ids))(jnp.arange(rounds))
-
-
-def _first_upload(
-    method: Method, model: Model, models: Array, ids: Array, seed: Array, each: Callable[..., Any]
-) -> tuple[Array, Any, Array]:
-    """The local models as the server receives them, the agents' states, and bytes per agent."""
-    told, senders = rules.weight_bytes(method), jnp.full(len(ids), method.start == "average", jnp.int32)
-    if isinstance(method.start, int):
-        senders = senders.at[method.start].set(1)
-    if method.upload is None or method.start == "random":
-        return models, jax.vmap(method.agent_init)(models), told + senders * rules.NUMBER_BYTES * model.size
-    common, root = model.init(key_for(seed, "start")), key_for(seed, "codec")
-    keys = jax.vmap(lambda i: jax.random.fold_in(root, i))(ids)
-    sent = each(lambda local, key: method.upload(local, common, key))(models, keys)
-    return sent.model, jax.vmap(method.agent_init)(models, sent.model), told + senders * sent.size_bytes
+        check_alike(own.model, model, f"the model of agent {name!r}")
+        vectors.append(jnp.asarray(vector))
+    return tuple(own.model for own in local), tuple(vectors)
 
 
 def _warn(method: Method, seeds: Any, diverged: Array, rise: Array, diverged_at: float) -> None:

@@ -11,6 +11,7 @@ from fewjoule.energy.counts import count
 from fewjoule.errors import InputError
 from fewjoule.methods.method import Info, Method, Start
 from fewjoule.models.model import Model
+from fewjoule.simulate.rules import combine, learned, own_model, told
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks
 from fewjoule.training.descent import descend, optimiser
 from fewjoule.training.local import loss_and_gradient_norm, steps_between_checks
@@ -38,11 +39,20 @@ def shapes(method: Method, model: Model, data: AgentData, agents: int = 1) -> Sh
         probe = jax.eval_shape(lambda v, d, k: method.probe(model.loss, v, d, k), vector, data, key)  # type: ignore[misc]
         stacked = jax.tree.map(lambda p: _shape((agents, *p.shape), p.dtype), probe)
     server_state, broadcast = jax.eval_shape(method.init, Start(vector, scalar, vector), stacked)
-    state = jax.eval_shape(method.agent_init, vector, vector)
+    state = jax.eval_shape(lambda v: method.agent_init(own_model(method, model, v), v), vector)
     _, message, info = jax.eval_shape(
-        lambda s, b, d, k: method.agent(model.loss, s, b, d, k), state, broadcast, data, key
+        lambda s, b, d, k: method.agent(model.loss, s, told(b, 0), d, k), state, broadcast, data, key
     )
     return Shapes(vector, key, probe, server_state, broadcast, state, message, info)
+
+
+def combined(method: Method, model: Model, data: AgentData, agents: int) -> Any:
+    """The shapes of what the server gets of so many agents' messages; None where there are no rounds."""
+    if not method.rounds:
+        return None
+    message = shapes(method, model, data, agents).message
+    stacked = jax.tree.map(lambda m: _shape((agents, *m.shape), m.dtype), message)
+    return jax.eval_shape(lambda m: combine(m, None, None, method.combine), stacked)
 
 
 def data_of(agents: Agents) -> AgentData:
@@ -83,8 +93,19 @@ def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]
     if method.probe is not None:
         probe = method.probe
         first = count(lambda v, d, k: probe(model.loss, v, d, k), s.vector, data, s.key).flops
-    turn = count(lambda a, b, d, k: method.agent(model.loss, a, b, d, k), s.agent_state, s.broadcast, data, s.key)
+    turn = count(
+        lambda a, b, d, k: method.agent(model.loss, a, told(b, 0), d, k), s.agent_state, s.broadcast, data, s.key
+    )
     return first, turn.flops
+
+
+@lru_cache
+def server_flops(method: Method, model: Model, agents: int) -> int:
+    """FLOPs of the server's own learning, for one seed; its averaging of messages is not counted."""
+    if method.learn is None:
+        return 0
+    messages = combined(method, model, data_for(model, 2), agents)
+    return count(lambda v, m: learned(method, model, v, m, 0), vector_of(model), messages).flops
 
 
 def training_flops(

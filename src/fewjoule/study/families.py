@@ -1,7 +1,9 @@
 """Where a study's agents and new tasks come from: sinusoids, MNIST digits, or a user's own files."""
 
+import itertools
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewjoule.tasks import mnist, sinusoid
@@ -41,6 +43,19 @@ class SinusoidFamily(Table):
         )
         return agents, tasks, "sinusoids drawn from the seeds"
 
+    def true_agents(self, count: int, seeds: list[int]) -> Agents:
+        """Agents that are new tasks: amplitudes and phases evenly from their ranges, in an order of chance."""
+        shares = (np.arange(count) + 0.5) / count
+        amplitudes, phases = (np.interp(shares, (0, 1), bounds) for bounds in (self.new_amplitude, self.new_phase))
+        phases = np.random.default_rng(TASK_SEED + 1).permutation(phases)
+        drawn: dict[str, Any] = {
+            "samples": self.samples,
+            "validation": self.validation,
+            "x_range": self.x_range,
+            "seed": seeds,
+        }
+        return sinusoid.agents(amplitudes.tolist(), phases=phases.tolist(), **drawn)
+
 
 class MnistFamily(Table):
     """MNIST digits; `folder` holds the four original files, where given."""
@@ -62,6 +77,18 @@ class MnistFamily(Table):
             **evaluation.drawing(), images=images, ways=self.ways, only_own_digits=self.only_own_digits
         )
         return agents, tasks, images.source
+
+    def true_agents(self, count: int, seeds: list[int]) -> Agents:
+        """Agents that are new tasks: different groups of `ways` digits, of images that no new task uses."""
+        images, rng = mnist.load(self.folder, download=self.source == "download"), np.random.default_rng(TASK_SEED + 1)
+        groups = list(itertools.combinations(range(10), self.ways))
+        chosen = [groups[i] for i in rng.permutation(len(groups))[:count]]
+        drawn: dict[str, Any] = {
+            "samples": self.samples,
+            "validation": self.validation,
+            "only_own_digits": self.only_own_digits,
+        }
+        return mnist.agents(images, chosen, **drawn, seed=seeds)
 
 
 class FilesFamily(Table):

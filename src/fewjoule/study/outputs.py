@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewjoule.energy import Ledger, charge_radio, link
+from fewjoule.energy.ledger import SERVER
 from fewjoule.files import write_atomically
 from fewjoule.models.model import Model
 from fewjoule.models.weights import write_model
@@ -98,7 +99,7 @@ def model_card(prepared: Prepared, entry: MethodEntry, i: int, finished: Finishe
 
 
 def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger:
-    """Every method's pretraining, computation, radio and adaptation, for every seed.
+    """Every method's pretraining, computation, radio, server and adaptation, for every seed.
 
     A reading covers all seeds at once and is shared out evenly; its source says so.
     """
@@ -112,6 +113,10 @@ def ledger_of(study: Study, agents: Sequence[str], finished: Finished) -> Ledger
             if part.facts["computation"] is not None:
                 reading, shares, flops = part.facts["computation"], len(study.seeds), part.facts["flops"]
                 ledger.add_reading(reading, **same, phase="computation", shares=shares, of="seed", flops=flops)
+            if part.facts["server"] is not None:
+                reading, shares, flops = part.facts["server"], len(study.seeds), part.facts["server_flops"]
+                served: dict[str, Any] = {**same, "phase": "server", "agent": SERVER}
+                ledger.add_reading(reading, **served, shares=shares, of="seed", flops=flops)
             charge_adaptation(ledger, study, part, **same)
             up, down = part.arrays["uplink_bits"][i], part.arrays["downlink_bits"][i]
             charge_radio(ledger, chosen, **same, agents=agents, uplink_bits=up, downlink_bits=down)

@@ -13,9 +13,10 @@ import numpy as np
 from jax import Array
 
 from fewjoule.errors import InputError
-from fewjoule.models.model import Model, check_fit
+from fewjoule.models.model import Model, check_alike, check_fit
 from fewjoule.models.nets import model_from_spec
 from fewjoule.models.weights import read_model
+from fewjoule.simulate.rules import needs_one_architecture
 from fewjoule.study.families import TASK_SEED, FilesFamily
 from fewjoule.study.settings import ModelSettings, Study, make_study
 from fewjoule.tasks.files import AgentFiles, read_agents, read_tasks
@@ -33,6 +34,7 @@ class OwnAgents(NamedTuple):
     model: Model
     source: str  # where the architecture comes from
     vectors: dict[int, Array]  # by the agent's position
+    nets: dict[int, Model]  # their architectures, which differ only where the method asks for answers alone
     layouts: dict[int, str]  # whose order of axes the agent's file had
 
 
@@ -59,7 +61,8 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
         return Prepared(study, study.build_model(), *family.build(seeds, study.evaluation))
     if own is None:
         needs = any(entry.build().needs_validation for entry in study.methods)
-        own = read_own(family, study.model, seed=seeds[0], needs_validation=needs)
+        alike = any(needs_one_architecture(entry.build()) for entry in study.methods)
+        own = read_own(family, study.model, seed=seeds[0], needs_validation=needs, one_architecture=alike)
     agents, tasks, evaluation = own.files.agents, None, study.evaluation
     data = f"{len(own.files.files)} agents of {family.folder}"
     if family.new_tasks is not None:
@@ -84,8 +87,13 @@ def digest_of(text: str, arrays: Any) -> str:
     return total.hexdigest()
 
 
-def read_own(family: FilesFamily, settings: ModelSettings, *, seed: int, needs_validation: bool) -> OwnAgents:
-    """The agents' files; the architecture from the settings or the first agent's weights; and all weights, checked."""
+def read_own(
+    family: FilesFamily, settings: ModelSettings, *, seed: int, needs_validation: bool, one_architecture: bool = True
+) -> OwnAgents:
+    """The agents' files; the architecture from the settings or the first agent's weights; and all weights, checked.
+
+    Without `one_architecture` every agent's model may have its own, with the same inputs and outputs.
+    """
     share = family.validation if family.validation is not None else 0.2 if needs_validation else 0.0
     form = DataFormat(family.target, family.task, family.divide_by)
     found = read_agents(family.folder, form, validation=share, seed=seed, standardise=family.standardise)
@@ -118,14 +126,18 @@ def read_own(family: FilesFamily, settings: ModelSettings, *, seed: int, needs_v
         check_fit(model, found.agents)
     except InputError as error:
         raise InputError(f"{family.folder}: {error}") from error
-    loaded = {i: read_model(path, model=model, layout=family.layout) for i, path in paths.items()}
-    layouts = {i: m.layout for i, m in loaded.items()}
-    return OwnAgents(found, model, source, {i: m.vector for i, m in loaded.items()}, layouts)
+    known: dict[str, Any] = {"model": model} if one_architecture else {"loss": loss}
+    loaded = {i: read_model(path, **known, layout=family.layout) for i, path in paths.items()}
+    for i, m in loaded.items():
+        check_alike(m.model, model, str(paths[i]))
+    layouts, nets = {i: m.layout for i, m in loaded.items()}, {i: m.model for i, m in loaded.items()}
+    return OwnAgents(found, model, source, {i: m.vector for i, m in loaded.items()}, nets, layouts)
 
 
 def own_study(
-    tables: dict[str, Any], *, folder: Path, method: str, settings: dict[str, Any], seed: int, where: str
-) -> Study:
+    tables: dict[str, Any], *, folder: Path, method: str, settings: dict[str, Any], seed: int, where: str,
+    one_architecture: bool = True,
+) -> Study:  # fmt: skip
     """A study of one method over own agents, with the controls that every comparison needs where new tasks judge.
 
     `tables` are the study's family, model, local, energy and evaluation; `where` names them in errors.
@@ -133,7 +145,8 @@ def own_study(
     name = folder.resolve().name
     entries = [{"name": method, "label": method, "method": method, **settings}]
     if tables["family"].get("new_tasks"):
-        entries += [{"name": control, "label": control, "method": control} for control in CONTROLS if control != method]
+        controls = CONTROLS if one_architecture else CONTROLS[-1:]  # nothing else takes models that differ
+        entries += [{"name": control, "label": control, "method": control} for control in controls if control != method]
     table = {
         "name": re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("_.-")[:60] or "agents",
         "title": f"Own agents: {name}",

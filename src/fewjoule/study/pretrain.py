@@ -11,6 +11,7 @@ from fewjoule._version import __version__
 from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.files import cache_dir
+from fewjoule.models.model import OwnModel
 from fewjoule.simulate.work import training_flops
 from fewjoule.study.parts import Part, Parts
 from fewjoule.study.prepare import Prepared, digest_of
@@ -37,8 +38,10 @@ def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
     given = {} if own is None else own.vectors
     missing = [i for i in range(len(agents)) if i not in given]
     models = np.zeros((len(study.seeds), len(agents), model.size), np.float32)
+    different = [i for i in given if own is not None and own.nets[i].spec != model.spec]
     for i, vector in given.items():
-        models[:, i] = vector
+        if i not in different:
+            models[:, i] = vector
     flops, reading = np.zeros((len(study.seeds), len(agents)), int), None
     if missing:
         rest = agents if not given else agents.select(missing)
@@ -66,8 +69,25 @@ def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
         models = np.stack([np.asarray(a.models) for a in aligned])
         facts["trained"] = [i in missing for i in range(len(agents))]
         facts["alignment"] = [{k: v for k, v in a._asdict().items() if k != "models"} for a in aligned]
-    losses = jax.jit(jax.vmap(jax.vmap(model.loss)))(models, agents.data.train)
-    return Part({"models": models, "loss": np.asarray(losses)}, facts)
+    losses = np.array(jax.jit(jax.vmap(jax.vmap(model.loss)))(models, agents.data.train))
+    for i in different:
+        samples = jax.tree.map(lambda a, i=i: a[0, i], agents.data.train)
+        losses[:, i] = own.nets[i].loss(given[i], samples)  # type: ignore[union-attr]
+    return Part({"models": models, "loss": losses}, facts)
+
+
+def models_of(prepared: Prepared, local: Part | None) -> Any:
+    """The local models as `simulate` takes them: [seeds, agents, d], or one by one where architectures differ."""
+    if local is None:
+        return None
+    models, own = jnp.asarray(local.arrays["models"]), prepared.own
+    nets = {} if own is None else own.nets
+    if own is None or all(net.spec == prepared.model.spec for net in nets.values()):
+        return models
+    return [
+        OwnModel(nets[i], own.vectors[i]) if i in nets else OwnModel(prepared.model, models[:, i])
+        for i in range(len(prepared.agents))
+    ]
 
 
 def _trained(prepared: Prepared, rest: Agents, missing: list[int], meter: Metering, progress: Progress) -> Part:

@@ -16,23 +16,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from fewjoule.energy import Ledger
-from fewjoule.energy.metering import Metering
+from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning
 from fewjoule.files import locked, sweep
 from fewjoule.models.model import Model
 from fewjoule.randomness import key_for
 from fewjoule.report import write_report
 from fewjoule.simulate.rules import uses_local
+from fewjoule.simulate.run import Run
 from fewjoule.simulate.simulate import Simulation
-from fewjoule.simulate.work import adaptation_flops, method_flops
+from fewjoule.simulate.work import adaptation_flops, method_flops, server_flops
 from fewjoule.study.families import Evaluation
 from fewjoule.study.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.study.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
 from fewjoule.study.prepare import Prepared, digest, prepare
-from fewjoule.study.pretrain import Progress, lines_on, pretrain
+from fewjoule.study.pretrain import Progress, lines_on, models_of, pretrain
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
-from fewjoule.tasks.samples import Tasks
+from fewjoule.tasks.samples import Agents, Tasks
 from fewjoule.training.adapt import FineTuning, adapt
 from fewjoule.training.worth import adapted_loss, constant_loss
 
@@ -87,16 +88,18 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
 
     Compiling uses all cores and comes first, so that a meter around an execution sees nothing else.
     """
-    study, model, agents, tasks = prepared.study, prepared.model, prepared.agents, prepared.tasks
+    study, model, tasks = prepared.study, prepared.model, prepared.tasks
     left = [entry for entry in study.methods if method_part(entry.name) not in parts]
     if not left:
         return
-    drawn, models = _drawn(study), None if local is None else jnp.asarray(local.arrays["models"])
+    drawn, models = _drawn(study), models_of(prepared, local)
     ready = {}
     for entry in left:
         method = entry.build()
         kept = kept_rounds(method.rounds)[1:].tolist() if entry.name in drawn else False
-        ready[entry.name] = Simulation(method, model, agents, models, seed=list(study.seeds), keep_paths=kept)
+        own = models if uses_local(method) else None
+        whose = agents_of(prepared, entry)
+        ready[entry.name] = Simulation(method, model, whose, own, seed=list(study.seeds), keep_paths=kept)
     jobs: list[Callable[[], Any]] = [simulation.compile for simulation in ready.values()]
     jobs.append(lambda: _adapted(prepared, jnp.zeros((len(study.seeds), model.size))))
     if tasks is not None:
@@ -112,7 +115,7 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    flops = {entry.name: method_flops(entry.build(), model, agents) for entry in left}
+    flops = {entry.name: method_flops(entry.build(), model, agents_of(prepared, entry)) for entry in left}
     work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
     progress.stage("methods", sum(work.values()))
     for entry in left:
@@ -124,11 +127,16 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
         progress.advance(work[entry.name])
 
 
+def agents_of(prepared: Prepared, entry: MethodEntry) -> Agents:
+    """The study's agents; for a ceiling, tasks of the new tasks' own family, which nobody has."""
+    return prepared.study.true_agents(entry.ceiling) if entry.ceiling else prepared.agents
+
+
 def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: Metering) -> Part:
     study = prepared.study
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergedWarning)  # it stands in the part, and is told to the user from there
-        run, computation = meter.read(simulation.run, flops * len(study.seeds))
+        run, computation, server = _metered(prepared, simulation, flops, meter)
     kept = ("meta", "diverged", "uplink_bits", "downlink_bits", "start_loss", "final_loss")
     arrays = {name: getattr(run, name) for name in kept}
     arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
@@ -137,6 +145,11 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
         arrays[f"worth_{name}"] = _adapted(prepared, metas)
     arrays["worth_constant"] = np.broadcast_to(constant_loss(prepared.model, prepared.agents), len(study.seeds))
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
+    facts |= {"server": server, "server_flops": server_flops(simulation.method, prepared.model, len(run.agents))}
+    if entry.ceiling:  # nobody can have it, so nobody sends: all its arithmetic is the server's
+        facts |= {"computation": None, "server": computation, "server_flops": flops}
+        nothing = np.zeros((len(study.seeds), 1, len(prepared.agents)), np.int64)
+        arrays |= {"uplink_bits": nothing, "downlink_bits": nothing}
     judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter)
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
@@ -149,6 +162,24 @@ def _adapted(prepared: Prepared, metas: Any) -> np.ndarray[Any, Any]:
     e = prepared.study.evaluation
     settings: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser}
     return adapted_loss(prepared.model, metas, prepared.agents, steps=e.headline, **settings)
+
+
+def _metered(
+    prepared: Prepared, simulation: Simulation, flops: int, meter: Metering
+) -> tuple[Run, dict[str, Any], dict[str, Any] | None]:
+    """The run, what the agents' arithmetic cost, and what the server's own learning did where there is any."""
+    method, seeds, server = simulation.method, len(prepared.study.seeds), None
+
+    def agents(around: Around) -> Run:
+        nonlocal server
+        if method.learn is None:
+            return simulation.run(around)
+        work = server_flops(method, prepared.model, len(prepared.agents)) * seeds
+        run, server = meter.read(lambda inner: simulation.run(around, inner), work)
+        return run
+
+    run, computation = meter.read(agents, flops * seeds)
+    return run, computation, server
 
 
 def judge(model: Model, tasks: Tasks | None, metas: Any, e: Evaluation, meter: Metering) -> Part:

@@ -21,6 +21,7 @@ from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.report.run_folder import RunFolder
 from fewjoule.study.families import Count, Evaluation, FilesFamily, MnistFamily, Positive, SinusoidFamily, Table
+from fewjoule.tasks.samples import Agents
 from fewjoule.training.descent import optimiser
 
 BUILT_IN = ("sinusoid", "mnist")
@@ -83,6 +84,7 @@ class MethodEntry(BaseModel):
     method: str
     runs: Literal["always", "normal", "full"] = "always"
     paper: bool = False
+    ceiling: Annotated[int, Field(ge=0)] = 0  # trained on so many tasks of the new tasks' own family, which nobody has
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -126,6 +128,11 @@ class Study(Table):
 
         return RunFolder.read(run_into(self, out, show))
 
+    def true_agents(self, count: int) -> Agents:
+        """Agents of the new tasks' own family: what a ceiling is trained on, and nobody has."""
+        assert isinstance(self.family, SinusoidFamily | MnistFamily)
+        return self.family.true_agents(count, list(self.seeds))
+
     def check(self) -> None:
         """Refuse what types alone cannot see."""
         if self.family is None and self.federation is None:
@@ -153,6 +160,8 @@ class Study(Table):
         if self.model.spec is not None or not isinstance(self.family, FilesFamily):
             self.build_model()
         for entry in self.methods:
+            if entry.ceiling and (not hasattr(self.family, "true_agents") or entry.build().start != "random"):
+                raise InputError(f"method {entry.name!r}: a ceiling needs a built-in family and start = 'random'.")
             try:
                 entry.build()
             except (InputError, TypeError) as error:

@@ -27,7 +27,8 @@ def summarise(
     """Everything of summary.json. Energies are per seed, quality is over all new tasks and the seeds that went well."""
     metric: Literal["accuracy", "loss"] = "accuracy" if model.loss_name == "cross_entropy" else "loss"
     at = study.evaluation.steps.index(study.evaluation.headline)
-    shares = share_best(finished, metric, at)
+    ceilings = {e.name: 0.0 for e in study.methods if e.ceiling}  # nobody can have them, so they win nothing
+    shares = share_best({k: v for k, v in finished.items() if k not in ceilings}, metric, at) | ceilings
     paper = share_best({e.name: finished[e.name] for e in study.methods if e.paper}, metric, at)
     energies = _energies(ledger, len(study.seeds))
     methods = {}

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from jax import Array
 
 from fewjoule.energy.metering import DEFAULT_DEVICE, Metering
 from fewjoule.energy.meters import NoMeterError
@@ -14,6 +13,7 @@ from fewjoule.errors import InputError
 from fewjoule.federation.agent import Home, Meter
 from fewjoule.federation.spec import Contract
 from fewjoule.federation.wire import AgentReport
+from fewjoule.models.model import OwnModel
 from fewjoule.models.weights import read_header, read_model
 from fewjoule.tasks.files import read_tables
 from fewjoule.tasks.format import DataFormat
@@ -42,9 +42,12 @@ def agent_home(site: Site) -> Home:
     """The agent's samples and the model it brings, from its own files, as a run wants them."""
     data = lru_cache(maxsize=1)(lambda classes: agent_data(site, classes))
 
-    def home(agreed: Contract) -> tuple[AgentData, Array | None]:
-        own = read_model(site.model, model=agreed.model).vector if site.model is not None else None
-        return data(agreed.spec.classes), own
+    def home(agreed: Contract) -> tuple[AgentData, OwnModel | None]:
+        if site.model is None:
+            return data(agreed.spec.classes), None
+        known: dict[str, Any] = {"loss": agreed.model.loss_name} if agreed.method.asks else {"model": agreed.model}
+        loaded = read_model(site.model, **known)
+        return data(agreed.spec.classes), OwnModel(loaded.model, loaded.vector)
 
     return home
 

@@ -163,6 +163,10 @@ function refreshTable() {
       if (part === "row") cell.classList.toggle("best", best.has(m.method));
       else if (part === "star") cell.textContent = best.has(m.method) ? "\u00a0★" : "";
       else if (part === "total") cell.textContent = si(total(m), "J");
+      else if (part === "total-with-server") {
+        const server = m.spent.filter((s) => s.phase === "server").reduce((sum, s) => sum + s.joules, 0);
+        cell.textContent = si(total(m) + server, "J");
+      }
       else if (part) {
         const [phase, kind] = part.split("/");
         const spent = m.spent.find((s) => s.phase === phase && s.kind === kind);
