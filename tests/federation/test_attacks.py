@@ -10,6 +10,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ from fewjoule.federation.federation_file import Federation
 from fewjoule.federation.spec import Spec, contract
 from fewjoule.federation.wire import AgentReport, Message
 from fewjoule.randomness import agent_id
-from tests.federation.attacks import Rogue, ask, call, dial, listening_ports, memory_within, tls
+from tests.federation.attacks import UNLIMITED, Rogue, ask, call, dial, listening_ports, memory_within, tls
 from tests.federation.real import FEWJOULE, LOCAL, MODEL, Real, await_true
 
 pytestmark = pytest.mark.slow
@@ -444,6 +445,55 @@ def test_an_agent_obeys_only_its_server(real: Real, tmp_path: Path, other: str) 
     finally:
         agent.terminate()
         agent.wait(20)
+        server.stop(None)
+
+
+HOSTILE = [
+    Frame(frames.HANDLE, 1, b"a round, before any agreement"), Frame(frames.REQUEST, 1, b"{}"), Frame(99, 1, b"x"),
+    Frame(frames.AGREE, 1, bytes(2 << 20)), Frame(frames.ANSWER, 1, b"x"), Frame(frames.WELCOME, 0, bytes(3000)),
+]  # fmt: skip
+UNUSABLE = [
+    b"", b"{" * 1000, b"[" * 900_000, b"\xff" * 100, b'{"method": "os.system"}', b"9" * 5000,
+    b'{"fewjoule": {}, "wire": []}',
+]  # fmt: skip
+
+
+def test_a_hostile_server_gets_nothing_from_an_agent(real: Real, tmp_path: Path) -> None:
+    """Somebody has the server's own kit: what an agent is sent is bounded and checked all the same."""
+    own = Real(tmp_path, ("north",))
+    kit, heard, left = own.kit("server"), list[Frame](), list(HOSTILE)
+    own_files = [(kit / name).read_bytes() for name in ("key.pem", "certificate.pem", "ca.pem")]
+
+    def serve(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        yield from frames.split(Frame(frames.WELCOME, 0, b"{}"))
+        if left:
+            yield from frames.split(left.pop(0))
+            for piece in requests:  # until the agent hangs up
+                heard.append(frames.Joiner(lambda kind, call: 1 << 20).feed(piece))  # type: ignore[arg-type]
+            return
+        for number, text in enumerate(UNUSABLE, 1):
+            yield from frames.split(Frame(frames.AGREE, number, text))
+            heard.append(frames.Joiner(lambda kind, call: 1 << 20).feed(next(requests)))  # type: ignore[arg-type]
+        done.set()
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: Any) -> Any:
+            return grpc.stream_stream_rpc_method_handler(serve)
+
+    done = threading.Event()
+    server = grpc.server(futures.ThreadPoolExecutor(4), handlers=(Handler(),), options=UNLIMITED)
+    credentials = grpc.ssl_server_credentials([(own_files[0], own_files[1])], own_files[2], True)
+    server.add_secure_port(f"localhost:{own.port}", credentials)
+    server.start()
+    try:
+        own.start("north")
+        assert done.wait(150), own.log("north")
+        assert [frame.kind for frame in heard] == [frames.FAILED] * len(UNUSABLE)  # nothing before an agreement
+        assert "refused: the server sent a message of kind 5, which is not due" in own.log("north")
+        assert "Traceback" not in own.log("north")
+        assert own.processes["north"].poll() is None
+    finally:
+        own.stop()
         server.stop(None)
 
 

@@ -281,13 +281,15 @@ def test_trial_42_why_a_connection_failed_is_said_in_words(code: str, details: s
 
 def test_metrics_are_text_on_this_machine(bench: Bench) -> None:
     progress = bench.server(bench.spec("fedavg")).status() | {"round": 4, "present": 3, "joules": {"measured": 2.5}}
-    job = {"state": "running", "progress": progress}
+    before = {"payload_bytes": 7, "joules": {"measured": 0.5}}  # of runs of the same job that have ended
+    job = {"state": "running", "progress": progress, "before": before}
     status: dict[str, Any] = {"agents": {"north": {}, "south": None}, "jobs": [job], "refused": 3}
     status |= {"last_exchange": 1.5, "certificates": {"north": 9.0}}
     text = render(status)
     for line in (
         "fewjoule_connected_agents 1", 'fewjoule_jobs{state="running"} 1', "fewjoule_round 4",
-        "fewjoule_refused_total 3", 'fewjoule_joules_total{kind="measured"} 2.5', "fewjoule_present_agents 3",
+        "fewjoule_refused_total 3", 'fewjoule_joules_total{kind="measured"} 3.0', "fewjoule_present_agents 3",
+        "fewjoule_payload_bytes_total 7",
         "fewjoule_last_exchange_timestamp_seconds 1.5",
     ):  # fmt: skip
         assert line in text.splitlines()

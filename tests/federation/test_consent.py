@@ -1,12 +1,13 @@
 """An agent's owner says what it takes part in; the agent refuses the rest, and the server shows its words."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fewjoule import METHODS, InputError, method
-from fewjoule.federation.consent import consent_in, local_steps, read_consent
+from fewjoule.federation.consent import Consent, consent_in, local_steps, read_consent
 from tests.federation.bench import NAMES, Bench, LocalChannel
 
 
@@ -114,6 +115,16 @@ def test_a_wrong_file_is_refused_when_the_agent_starts(tmp_path: Path, text: str
 def test_a_missing_file_is_no_consent(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_consent(tmp_path / "consent.toml")
+
+
+def test_the_example_of_the_page_is_a_consent(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "federation-rules.md"
+    (example,) = re.findall(r"```toml\n(.*?)```", page.read_text("utf-8"), re.S)
+    path = tmp_path / "consent.toml"
+    path.write_text(example)
+    consent = read_consent(path)
+    assert consent.ask_first
+    assert set(consent.model_fields_set) == set(Consent.model_fields) - {"most_epochs"}
 
 
 def test_local_steps_are_known_of_every_method() -> None:

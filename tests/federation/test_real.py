@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 pytest.importorskip("grpc", reason="needs the extra: pip install 'fewjoule[federation]'")
@@ -161,6 +162,69 @@ def test_a_kill_in_the_middle_of_a_state_file(real: Real, undisturbed: np.ndarra
     np.testing.assert_array_equal(meta_of(running.result(), "mb"), undisturbed)
 
 
+def test_ten_random_kills_and_the_numbers_are_the_same(real: Real, undisturbed: np.ndarray) -> None:
+    """Agents and the server, at any moment, in any order, also while the last one killed is still coming back."""
+    running = Running(real, real.study(MANY_ROUNDS), "ten")
+    running.await_round(5)
+    random = np.random.default_rng(int.from_bytes(os.urandom(4)))
+    names = [*random.choice(["server", *NAMES], 10)]
+    try:
+        for name in names:
+            real.kill(name)
+            real.start(name)
+            time.sleep(random.uniform(0.0, 4.0))
+        np.testing.assert_array_equal(meta_of(running.result(), "mb"), undisturbed)
+    except BaseException:
+        print(f"killed in this order: {names}")
+        raise
+
+
+DISK_FULL = """
+    import errno, os
+    real = os.replace
+    def replace(source, target, **rest):
+        if str(target).endswith(".state") and os.path.exists(os.environ["DISK_FULL"]):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target, **rest)
+    os.replace = replace
+"""
+
+
+@pytest.mark.parametrize("site", ["south", "server"])
+def test_trial_42_a_full_disk_is_a_pause(real: Real, undisturbed: np.ndarray, tmp_path: Path, site: str) -> None:
+    """Said in one line on the site's screen and to the operator; the run goes on by itself when there is space."""
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(DISK_FULL))
+    full = tmp_path / "full"
+    real.kill(site)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    real.start(site, environment={"PYTHONPATH": path, "DISK_FULL": str(full)})
+    before = {name: len(real.log(name)) for name in (site, "server")}
+    try:
+        running = Running(real, real.study(MANY_ROUNDS), f"full-{site}")
+        running.await_round(5)
+        full.touch()
+        real.await_log(site, "paused: No space left on device; free space", 60, before[site])
+        real.await_log("server", "No space left on device", 30, before["server"])
+        if site == "server":
+            await_true(lambda: any("No space left" in line for line in running.lines), 30, "the operator's line")
+        full.unlink()
+        np.testing.assert_array_equal(meta_of(running.result(), "mb"), undisturbed)
+    finally:
+        full.unlink(missing_ok=True)
+        real.kill(site)
+        real.start(site)
+
+
+def test_trial_44_and_46_few_threads_and_little_memory(real: Real) -> None:
+    """After thousands of messages; all processes of a site together."""
+    real.run(real.study(MANY_ROUNDS), "small")
+    for name, started in real.processes.items():
+        process = psutil.Process(started.pid)
+        assert process.children(recursive=True) == [], name
+        assert process.num_threads() <= 200, name
+        assert process.memory_full_info().pss <= 350e6, name
+
+
 def test_skip_goes_on_without_an_agent_and_takes_it_back(real: Real) -> None:
     study = real.study(MANY_ROUNDS, 'policy = "skip"\nquorum = 2\ndeadline_seconds = 10.0')
     running = Running(real, study, "skip")
@@ -295,8 +359,6 @@ def test_trial_42_an_agent_says_why_it_is_alone(real: Real, tmp_path: Path, host
 
 
 def test_the_demo_ends_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    import psutil
-
     out = tmp_path / "demo"
     subprocess.run(
         [sys.executable, "-m", "fewjoule", "federation", "demo", "-o", str(out)], check=True, timeout=180, cwd=tmp_path

@@ -175,3 +175,24 @@ def test_the_ratio_is_a_setting(bench: Bench) -> None:
     )
     with pytest.raises(InputError, match="largest_ratio must be"):
         bench.spec(largest_ratio=0.0)
+
+
+def test_a_robust_mean_needs_its_agents_in_every_round(bench: Bench) -> None:
+    median = {"settings": {"combine": "median"}}
+    assert bench.server(bench.spec("fedavg", policy="wait", **median)).contract.method.combine == "median"
+    with pytest.raises(InputError, match="out of fewer than 3 agents, and a round has 2"):
+        bench.server(bench.spec("fedavg", policy="skip", quorum=2, **median))
+
+
+def test_one_poisoned_agent_hardly_moves_a_median_below_every_bound(bench: Bench) -> None:
+    """A lie that no bound notices: all weights shifted by 3."""
+    metas = {}
+    for how in ("mean", "median"):
+        for lie in (constant(3.0), lambda message: message):
+            spec = bench.spec("fedavg", settings={"combine": how, "rounds": 1, "local_steps": 3}, nonce=str(lie))
+            server, outcome = bench.run(spec, channel=Liar(bench, lie))
+            assert outcome.status == "complete"
+            metas.setdefault(how, []).append(server.meta)
+    moved = {how: float(np.abs(a - b).max()) for how, (a, b) in metas.items()}
+    assert moved["median"] < 0.5
+    assert moved["mean"] > 1

@@ -11,6 +11,7 @@ from scipy.stats import trim_mean
 import fewjoule as fj
 from fewjoule.simulate.plan import cost
 from fewjoule.simulate.rules import combine, start_of
+from fewjoule.study.settings import MethodEntry
 
 AVERAGING = [name for name, build in fj.METHODS.items() if "combine" in fj.method(name).describe()]
 
@@ -129,6 +130,11 @@ def test_averaging_methods_are_all_but_these():
 def test_what_makes_no_sense_is_refused_when_built(settings, words):
     with pytest.raises(fj.InputError, match=words):
         fj.method("fedavg", **settings)
+
+
+def test_study_files_have_it():
+    entry = MethodEntry(name="robust", method="fedavg", combine="trimmed:0.2")
+    assert entry.build() is fj.fedavg(combine="trimmed:0.2")
 
 
 def test_trimming_nothing_may_go_by_samples():

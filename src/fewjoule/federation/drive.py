@@ -175,9 +175,9 @@ class _Driver:
         refused: dict[str, str] = {}
         began = self.clock()
         deadline, patience = began + deadline_seconds, FIRST_WAIT_SECONDS
-        pace = min(deadline_seconds, REMIND_SECONDS)  # of the lines about those that are late
-        remind = began + pace
-        waits = self.server.spec.policy == "wait"
+        waits = self.server.spec.policy == "wait" or deadline_seconds == math.inf
+        pace = REMIND_SECONDS if deadline_seconds == math.inf else deadline_seconds  # of the lines about those late
+        remind = began + pace if waits else math.inf
         while due:
             if reason := self.asked_to_stop():
                 raise Asked(reason)

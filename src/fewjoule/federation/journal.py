@@ -43,6 +43,7 @@ def decode_rows(data: bytes, run: bytes, values: Mapping[str, Any], forms: Mappi
 
 def append(path: Path, at: int, rows: bytes) -> int:
     """Put rows at byte `at`, over whatever a writer that died left there, and on the disk; where they end."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(path, "ab", opener=private) as file:
         file.truncate(at)  # in this mode writing is at the end
         file.write(rows)

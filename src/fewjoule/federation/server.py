@@ -24,7 +24,7 @@ from fewjoule.federation.state import State, pack, read_state, refusal, write_st
 from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.randomness import agent_id
-from fewjoule.simulate.rules import broadcast_bytes, combine, probe_bytes, start_of, weights_of
+from fewjoule.simulate.rules import broadcast_bytes, probe_bytes, server_step, start_of, weights_of
 from fewjoule.simulate.run import Trace
 
 _SAVED = ("losses", "start", "spread", "samples")
@@ -228,7 +228,7 @@ class ServerRunner:
         everybody = len(answers) == len(self.spec.agents)
         here = None if everybody else jnp.asarray([name in self._replies for name in self.spec.agents])
         before = self._broadcast
-        server, after = _step(self.contract.method, self._server, messages, here, self._weights)
+        server, after = _step(self.contract.method, self._server, messages, self._weights, here)
         row = {
             "loss": np.mean([message.report.loss for message in answers]),
             "spread": _spread(answers),
@@ -322,16 +322,9 @@ def _spread(answers: list[Message]) -> float:
 
 
 _start = jax.jit(start_of, static_argnums=(0, 1))
+_step = jax.jit(server_step, static_argnums=0)
 
 
 @partial(jax.jit, static_argnums=0)
 def _init(method: Method, start: Start, probes: Any) -> tuple[Any, Broadcast]:
     return method.init(start, probes)
-
-
-@partial(jax.jit, static_argnums=0)
-def _step(
-    method: Method, state: Any, messages: Any, here: Array | None, weights: Array | None
-) -> tuple[Any, Broadcast]:
-    """The method's step with what is taken of those present, by the same operations as in the simulator."""
-    return method.server(state, combine(messages, weights, here, method.combine))

@@ -82,6 +82,13 @@ def _trimmed_mean(each: Array, here: Array | None, cut: Fraction) -> Array:
     return kept.sum(0) / jnp.maximum(count - 2 * ends, 1)
 
 
+def server_step(
+    method: Method, state: Any, messages: Any, weights: Array | None, present: Array | None
+) -> tuple[Any, Broadcast]:
+    """The server's part of a round, from the messages [agents, ...] of those `present` [agents]; None means all."""
+    return method.server(state, combine(messages, weights, present, method.combine))
+
+
 def check_agents(method: Method, agents: int) -> None:
     """Refuse a method that needs more agents than there are in a round."""
     cut = share_cut(method.combine)

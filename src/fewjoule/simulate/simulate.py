@@ -4,7 +4,7 @@ From a method, agents and their local models to one meta-model per seed, a trace
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,16 +37,18 @@ def simulate(
     availability: Any = None,
     diverged_at: float = rules.DIVERGED_AT,
     keep_paths: bool = False,
+    one_by_one: bool = False,
 ) -> Run:
     """Run a method over its rounds.
 
     `local` are the agents' own models, needed unless the method starts at random. `participation` is the share of
     agents (at least one) drawn afresh every round; `availability` [rounds, agents] says instead who is there when.
-    An absent agent keeps its state; a round with nobody changes nothing.
+    An absent agent keeps its state; a round with nobody changes nothing. `one_by_one` computes every agent as it would
+    alone, slower and with the last bits of a federation; see docs/federation-rules.md.
     """
     return Simulation(
         method, model, agents, local, seed=seed, participation=participation, availability=availability,
-        diverged_at=diverged_at, keep_paths=keep_paths,
+        diverged_at=diverged_at, keep_paths=keep_paths, one_by_one=one_by_one,
     ).run()  # fmt: skip
 
 
@@ -56,12 +58,12 @@ class Simulation:
     def __init__(
         self, method: Method, model: Model, agents: Agents, local: LocalModels | Array | None = None, *,
         seed: int | Sequence[int] = 0, participation: float = 1.0, availability: Any = None,
-        diverged_at: float = rules.DIVERGED_AT, keep_paths: bool = False,
+        diverged_at: float = rules.DIVERGED_AT, keep_paths: bool = False, one_by_one: bool = False,
     ) -> None:  # fmt: skip
         seeds = seed_list(seed, agents)
         present, availability = _checked_presence(method, agents, participation, availability)
         models = _checked_models(method, model, agents, local, len(seeds))
-        static = (method, model, agents.seeds is not None, present, keep_paths)
+        static = (method, model, agents.seeds is not None, present, keep_paths, one_by_one)
         arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
         self._program = Program(_program, static, arrays)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
@@ -141,38 +143,38 @@ def _checked_models(
     return jnp.asarray(models)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
 def _program(
-    method: Method, model: Model, per_seed: bool, present: int | None, keep_paths: bool,
+    method: Method, model: Model, per_seed: bool, present: int | None, keep_paths: bool, one_by_one: bool,
     data: AgentData, ids: Array, models: Array, availability: Array | None, seeds: Array,
 ) -> dict[str, Any]:  # fmt: skip
+    each, alone = (_in_turn, _alone) if one_by_one else (jax.vmap, lambda function: function)
+
     def mean_loss(vector: Array, data: AgentData) -> Array:
-        return jax.vmap(lambda samples: model.loss(vector, samples))(data.train).mean()
+        return each(lambda samples: model.loss(vector, samples))(data.train).mean()
 
     def one_seed(seed: Array, data: AgentData, models: Array) -> dict[str, Any]:
-        received, states, first_up = _first_upload(method, model, models, ids, seed)
+        received, states, first_up = _first_upload(method, model, models, ids, seed, each)
         weights = rules.weights_of(method, data.train.mask.sum(-1))
-        start = rules.start_of(method, model, received, seed, weights)
+        start = alone(partial(rules.start_of, method, model))(received, seed, weights)
         first_down = jnp.zeros(len(ids), jnp.int32)
         probes = None
         if method.probe is not None:
             keys = jax.vmap(lambda i: jax.random.fold_in(key_for(seed, "probe"), i))(ids)
-            probes = jax.vmap(lambda d, k: method.probe(model.loss, start.model, d, k))(data, keys)  # type: ignore[misc]
+            probes = each(lambda d, k: method.probe(model.loss, start.model, d, k))(data, keys)  # type: ignore[misc]
             up, down = rules.probe_bytes(model, jax.tree.map(lambda p: p[0], probes))
             first_up, first_down = first_up + up, first_down + down
-        server, broadcast = method.init(start, probes)
+        server, broadcast = alone(method.init)(start, probes)
 
         def one_round(carry: tuple[Any, Broadcast, Any], at: tuple[Array, Array, Array | None]) -> tuple[Any, Any]:
             server, broadcast, states = carry
             index, keys, available = at
-            new_states, messages, info = jax.vmap(
-                lambda state, d, key: method.agent(model.loss, state, broadcast, d, key)
-            )(states, data, keys)
+            turn = lambda state, d, key: method.agent(model.loss, state, broadcast, d, key)  # noqa: E731
+            new_states, messages, info = each(turn)(states, data, keys)
             here = jnp.ones(len(ids)) if available is None else available.astype(jnp.float32)
             count = here.sum()
             over_present = partial(rules.mean_over, here=available)
-            mean = rules.combine(messages, weights, available, method.combine)
-            new_server, new_broadcast = method.server(server, mean)
+            new_server, new_broadcast = alone(partial(rules.server_step, method))(server, messages, weights, available)
             if available is not None:
                 new_states = jax.tree.map(
                     lambda new, old: jnp.where(here.reshape((-1,) + (1,) * (new.ndim - 1)) > 0, new, old),
@@ -229,7 +231,26 @@ def _program(
     if len(seeds) == 1:  # an axis of one would cost a fifth of the speed
         own = jax.tree.map(lambda a: a[0], data) if per_seed else data
         return jax.tree.map(lambda a: a[None], one_seed(seeds[0], own, models[0]))
+    if one_by_one:
+        own_data = data if per_seed else jax.tree.map(lambda a: jnp.broadcast_to(a, (len(seeds), *a.shape)), data)
+        return _in_turn(one_seed)(seeds, own_data, models)
     return jax.vmap(one_seed, (0, 0 if per_seed else None, 0))(seeds, data, models)
+
+
+def _in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of every row of its arrays, one after the other."""
+    return lambda *arrays: jax.lax.map(lambda row: function(*row), arrays)
+
+
+def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, rounding as it does when it is compiled alone: the body of a loop is never merged with what stands
+    around it. A loop of one turn would be taken apart, so it has two."""
+
+    def first_of_two(*arrays: Any) -> Any:
+        twice = jax.tree.map(lambda a: jnp.stack([a, a]), arrays)
+        return jax.tree.map(lambda a: a[0], _in_turn(function)(*twice))
+
+    return first_of_two
 
 
 def _round_keys(root: Array, rounds: int, ids: Array) -> Array:
@@ -237,7 +258,9 @@ def _round_keys(root: Array, rounds: int, ids: Array) -> Array:
     return jax.vmap(lambda k: jax.vmap(lambda i: round_key(root, k, i))(ids))(jnp.arange(rounds))
 
 
-def _first_upload(method: Method, model: Model, models: Array, ids: Array, seed: Array) -> tuple[Array, Any, Array]:
+def _first_upload(
+    method: Method, model: Model, models: Array, ids: Array, seed: Array, each: Callable[..., Any]
+) -> tuple[Array, Any, Array]:
     """The local models as the server receives them, the agents' states, and bytes per agent."""
     told, senders = rules.weight_bytes(method), jnp.full(len(ids), method.start == "average", jnp.int32)
     if isinstance(method.start, int):
@@ -246,7 +269,7 @@ def _first_upload(method: Method, model: Model, models: Array, ids: Array, seed:
         return models, jax.vmap(method.agent_init)(models), told + senders * rules.NUMBER_BYTES * model.size
     common, root = model.init(key_for(seed, "start")), key_for(seed, "codec")
     keys = jax.vmap(lambda i: jax.random.fold_in(root, i))(ids)
-    sent = jax.vmap(lambda local, key: method.upload(local, common, key))(models, keys)  # type: ignore[misc]
+    sent = each(lambda local, key: method.upload(local, common, key))(models, keys)
     return sent.model, jax.vmap(method.agent_init)(models, sent.model), told + senders * sent.size_bytes
 
 

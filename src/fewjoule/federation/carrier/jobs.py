@@ -27,6 +27,7 @@ from fewjoule.files import write_atomically
 
 REJOIN_SECONDS = 5.0  # given to agents at the beginning where a run may go on without some
 MOST_JOBS = 100
+MOST_REMEMBERED = 1000  # jobs that have ended
 STOPPED_BY_OPERATOR = "asked by the operator"
 
 
@@ -45,11 +46,21 @@ class Job:
     reason: str = ""
     stop: str = ""  # why it is to stop
     finished: int = 0  # runs
-    server: ServerRunner | None = None
+    server: ServerRunner | None = None  # of the run at hand
     gone: dict[str, str] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)  # how the run stood whose server is no longer kept
+    before: list[dict[str, Any]] = field(default_factory=list)  # how the runs before it ended
+
+    def close(self) -> None:
+        """Keep a few numbers of the run at hand instead of all of it."""
+        if self.server is not None:
+            self.last, self.server = self.server.status(), None
 
     def describe(self) -> dict[str, Any]:
-        server = self.server
+        server, joules = self.server, dict[str, float]()
+        for run in self.before:
+            for kind, amount in run["joules"].items():
+                joules[kind] = joules.get(kind, 0.0) + amount
         return {
             "job": self.id,
             "state": self.state,
@@ -58,7 +69,8 @@ class Job:
             "runs": len(self.specs),
             "agents": list(self.specs[0].agents),
             "gone": dict(self.gone),
-            "progress": {} if server is None else server.status(),
+            "progress": self.last if server is None else server.status(),
+            "before": {"payload_bytes": sum(run["payload_bytes"] for run in self.before), "joules": joules},
         }
 
 
@@ -115,6 +127,8 @@ class Jobs:
             )
         if sum(job.state in ("queued", "running", "waiting") for job in self._jobs.values()) >= MOST_JOBS:
             raise InputError(f"{MOST_JOBS} jobs wait already; stop some of them first.")
+        for id in [id for id, job in self._jobs.items() if job.state in ("complete", "stopped")][:-MOST_REMEMBERED]:
+            del self._jobs[id]
         job = self._jobs[job_id(texts)] = Job(job_id(texts), specs)
         write_atomically(self._path(job), json.dumps(texts).encode(), force=True, mode=0o600)
         self._queue.put(job)
@@ -162,6 +176,7 @@ class Jobs:
                 outcome = Outcome("stopped", f"the server failed ({type(error).__name__}: {error}); see its log.jsonl")
             if self._ending.is_set():
                 return
+            job.close()
             job.reason = job.stop or outcome.reason
             job.state = "complete" if outcome.status == "complete" else "stopped"
             self._path(job).unlink(missing_ok=True)
@@ -171,7 +186,10 @@ class Jobs:
         outcome = Outcome("complete", "nothing to do")
         for number, spec in enumerate(job.specs):
             job.finished = number
+            if number:
+                job.before.append(job.last)
             outcome = self._one(job, spec)
+            job.close()
             if outcome.status != "complete":
                 return outcome
         job.finished = len(job.specs)

@@ -11,7 +11,7 @@ from fewjoule.errors import InputError
 
 def render(status: dict[str, Any]) -> str:
     """What `Desk.status` says, as metrics; sums are over the jobs since the server began."""
-    runs = [job["progress"] for job in status["jobs"] if job["progress"]]
+    runs = [run for job in status["jobs"] for run in (job["before"], job["progress"]) if run]
     joules: dict[str, float] = {}
     for run in runs:
         for kind, amount in run["joules"].items():
