@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule import make_agents, method, mlp, simulate, train_locally
+from fewjoule import make_agents, method, model_from_spec, simulate, train_locally
 from fewjoule.federation.authority import provision
 from fewjoule.federation.carrier import follow as following
 from fewjoule.federation.carrier.demo import free_port
@@ -22,6 +23,7 @@ from fewjoule.federation.carrier.follow import View, follow, start_run
 from fewjoule.federation.carrier.operator import Operator
 from fewjoule.federation.federation_file import Federation
 from fewjoule.federation.spec import load_federated_study
+from fewjoule.study.settings import LocalSettings
 
 following.POLL_SECONDS = 0.05  # so that a test sees a round soon after it
 NAMES = ("north", "south", "west")
@@ -91,10 +93,13 @@ class Real:
         return folder
 
     def simulated(self, name: str, seed: int = 3, **settings: object) -> Array:
-        model = mlp([1, 16, 1])
-        agents = make_agents(self.pairs, [(x[:8], y[:8]) for x, y in self.pairs], names=self.names)
-        local = train_locally(model, agents, seed=seed, **LOCAL)  # type: ignore[arg-type]
-        return simulate(method(name, **settings), model, agents, local, seed=seed).meta
+        """What the simulator makes of the same data, one agent after the other: the bits of a federation."""
+        model, held = model_from_spec(MODEL), [(x[:8], y[:8]) for x, y in self.pairs]
+        agents = make_agents(self.pairs, held, names=self.names)
+        alone = [make_agents([self.pairs[i]], [held[i]], names=[name]) for i, name in enumerate(self.names)]
+        chosen = LocalSettings.model_validate(LOCAL).model_dump()
+        local = [train_locally(model, one, seed=seed, around=lambda work: work(), **chosen).models[0] for one in alone]
+        return simulate(method(name, **settings), model, agents, jnp.stack(local), seed=seed, one_by_one=True).meta
 
 
 class Running(threading.Thread):

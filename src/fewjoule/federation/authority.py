@@ -67,14 +67,14 @@ class Authority:
     def __init__(self, folder: Path, clock: Clock = now) -> None:
         self.folder, self.clock = folder, clock
         self._own = folder / "authority"
+        if not self._own.exists():
+            raise InputError(f"{folder} holds no authority; give the folder that fewjoule federation provision made.")
         try:
-            facts = json.loads((self._own / "federation.json").read_bytes())
+            facts = json.loads(_read(self._own / "federation.json"))
             self.id, self.lasts = str(facts.pop("id")), timedelta(seconds=facts.pop("seconds"))
             self.federation = Federation(**{**facts, **{k: tuple(facts[k]) for k in ("also", "agents")}})
-        except FileNotFoundError:
-            raise InputError(
-                f"{folder} holds no authority; give the folder that fewjoule federation provision made."
-            ) from None
+        except InputError:
+            raise
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{self._own / 'federation.json'} is damaged; put back a copy of it.") from None
 
@@ -84,8 +84,8 @@ class Authority:
     def members(self) -> Members:
         """The newest list; refused where the server's is newer, since then this authority has forgotten something."""
         roots = _bundle(self._roots(ended=True))
-        own, at_server = Members.open(self.list_file().read_bytes(), roots), self.folder / SERVER / FILE
-        if at_server.exists() and (newer := Members.open(at_server.read_bytes(), roots)).version > own.version:
+        own, at_server = Members.open(_read(self.list_file()), roots), self.folder / SERVER / FILE
+        if at_server.exists() and (newer := Members.open(_read(at_server), roots)).version > own.version:
             raise InputError(
                 f"{at_server} has number {newer.version}, the authority's only {own.version}: an older copy was put "
                 f"back; copy {at_server} to {self.list_file()}."
@@ -144,11 +144,12 @@ class Authority:
         for name in names:
             role = name if name in (SERVER, OPERATOR) else "agent"
             key = certificates.make_key() if new_keys else None
-            public = certificates.public_key_of(key or (self._own / "issued" / f"{name}.pem").read_bytes())
+            own = self._own / "issued" / f"{name}.pem"
+            public = certificates.public_key_of(key) if key else _public_key(own)
             hosts = (self.federation.host, *self.federation.also) if role == SERVER else ()
             certificate = certificates.issue(root, self.id, role, name, public, at, lasts, hosts)
             changed.append(self._deliver(role, name, certificate, key))
-            _write(self._own / "issued" / f"{name}.pem", certificate)
+            _write(own, certificate)
             identity = certificates.identity_of(certificate)
             ends = certificates.ends(certificate)
             kept.append(Member(role=role, name=name, serial=f"{identity.serial:x}", ends=ends))  # type: ignore[arg-type]
@@ -219,8 +220,10 @@ class Authority:
         roots = []
         for path in sorted(self._own.glob("root-[0-9][0-9].pem")):
             cross = path.with_name(f"{path.stem}-cross.pem")
-            key = path.with_name(f"{path.stem}-key.pem").read_bytes()
-            roots.append(Root(path.read_bytes(), key, cross.read_bytes() if cross.exists() else b""))
+            key = path.with_name(f"{path.stem}-key.pem")
+            if _public_key(key) != _public_key(path):
+                raise InputError(f"{key} does not belong to {path}; put back a copy of the authority.")
+            roots.append(Root(_read(path), _read(key), _read(cross) if cross.exists() else b""))
         return [root for root in roots if ended or root.ends > self.clock()]
 
     def _root(self, lasts: timedelta) -> Root:
@@ -246,6 +249,21 @@ def _check_lasts(lasts: timedelta) -> timedelta:
 
 def _bundle(roots: Sequence[Root]) -> bytes:
     return b"".join(root.certificate for root in roots)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); put back a copy of the authority.") from None
+
+
+def _public_key(path: Path) -> bytes:
+    content = _read(path)
+    try:
+        return certificates.public_key_of(content)
+    except (ValueError, TypeError):
+        raise InputError(f"{path} is damaged; put back a copy of the authority.") from None
 
 
 def _write(path: Path, content: bytes) -> None:
