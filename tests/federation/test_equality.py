@@ -83,7 +83,7 @@ def test_trial_13_every_method_with_every_codec_is_the_simulators(bench: Bench, 
     check_equality(bench, name, CODINGS[coding])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "lean"])
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("lean", marks=pytest.mark.slow)])
 def test_all_at_once_is_one_by_one_without_the_optimiser(bench: Bench, name: str) -> None:
     chosen, seeds = method(name, **SHORT[name]), [0, 1]
     runs = [
