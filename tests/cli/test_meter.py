@@ -103,7 +103,8 @@ def test_trial_7_every_place_shows_what_the_rows_of_the_ledger_add_up_to(place, 
             )
 
     show_summary(place / "run")
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[0] == method["label"].split()[0]]
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    (line,) = [line for line in table if line.split()[0] == method["label"].split()[0]]
     *_, uplink, computation = line.split()
     assert float(uplink) == pytest.approx(amounts["uplink", "analytic"]["joules"].expected, rel=1e-3)
     assert float(computation) == pytest.approx(amounts["computation", "measured"]["joules"].expected, rel=1e-3)

@@ -341,6 +341,17 @@ def test_inputs_are_standardised_alike_by_every_command(fewjoule: Command, tmp_p
     assert "a1.safetensors was trained on inputs as they are; leave standardise" in err
 
 
+def test_trial_32_many_agents_fill_no_screen(fewjoule: Command, tmp_path: Path) -> None:
+    sinusoids(tmp_path / "agents", tuple(range(1, 41)))
+    code, out, err = fewjoule(
+        "train", tmp_path / "agents", "--model", "mlp:1-1", "--method", "random", "-o", tmp_path / "m"
+    )
+    assert code == 0, err
+    assert "... and 20 more agents, 1200 samples in all" in out
+    assert ", ... and 28 more; seeds: 0" in out
+    assert len(out.splitlines()) < 45
+
+
 def test_local_models_are_not_trained_where_the_method_needs_none(fewjoule: Command, tmp_path: Path) -> None:
     sinusoids(tmp_path / "agents")
     code, out, err = fewjoule("train", tmp_path / "agents", *QUICK, "--set", "start=random", "-o", tmp_path / "m")

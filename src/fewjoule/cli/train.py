@@ -28,6 +28,9 @@ from fewjoule.tasks.questions import questions_from_file
 from fewjoule.tasks.readers import SUFFIXES
 from fewjoule.training.align import MODES
 
+MOST_ROWS = 20
+"""Of agents on the screen."""
+
 
 def train(
     folder: Annotated[Path, typer.Argument(help="One file per agent: NAME.npz, .csv or .parquet.")],
@@ -161,7 +164,7 @@ def _show_agents(own: OwnAgents) -> None:
         if kind != "fewjoule":
             say(f"{found.models[i]}: {kind} layout, taken as a ReLU net (the file does not name its activation)")
     rows = []
-    for i, (path, mine) in enumerate(zip(found.files, found.models, strict=True)):
+    for i, (path, mine) in enumerate(list(zip(found.files, found.models, strict=True))[:MOST_ROWS]):
         samples, held = jax.tree.map(lambda a, i=i: a[i], data.train), int(data.validation.mask[i].sum())
         count = int(samples.mask.sum())
         y = np.asarray(samples.y[:count])
@@ -174,3 +177,5 @@ def _show_agents(own: OwnAgents) -> None:
         rows.append((path.name, count, held, what, net or "to be trained", loss))
     target = "classes" if form.task == "classification" else "targets"
     table(("agent", "samples", "held out", target, "model", "local loss"), rows)
+    if (more := len(found.files) - len(rows)) > 0:
+        say(f"  ... and {more} more agents, {sum(found.agents.sizes)} samples in all")

@@ -15,7 +15,7 @@ from fewjoule.models.model import OwnModel
 from fewjoule.simulate.work import training_flops
 from fewjoule.study.parts import Part, Parts
 from fewjoule.study.prepare import Prepared, digest_of
-from fewjoule.tasks.samples import Agents
+from fewjoule.tasks.samples import Agents, few
 from fewjoule.training.align import align
 from fewjoule.training.local import LocalModels, train_locally
 
@@ -122,7 +122,7 @@ def _trained(prepared: Prepared, rest: Agents, missing: list[int], meter: Meteri
         largest = float(np.abs(rest.data.train.x).max())
         cure = "lower --local-learning-rate (local.learning_rate)"
         if largest > LARGE_INPUT:
-            cure = f"the inputs reach {largest:.3g}, so scale them to about 1 (--divide-by, divide_by), or {cure}"
+            cure = f"the inputs reach {largest:.3g}, so scale them to about 1 (--divide-by, --standardise), or {cure}"
         raise InputError(f"{who}: local training diverged at learning rate {study.local.learning_rate:g}; {cure}.")
     part = Part({"models": np.asarray(local.models), "steps": np.asarray(local.steps)}, {"reading": reading})
     if kept is not None:
@@ -135,7 +135,7 @@ def lines_on(prepared: Prepared, local: Part) -> list[str]:
     lines = []
     if any(local.facts["trained"]):
         losses = zip(prepared.agents.names, local.arrays["loss"][0], strict=True)
-        lines.append("local losses: " + ", ".join(f"{name} {loss:.4g}" for name, loss in losses))
+        lines.append("local losses: " + few([f"{name} {loss:.4g}" for name, loss in losses]))
     aligned, steps = local.facts["alignment"][0], prepared.study.evaluation.headline
     before, after = f"{aligned['adapted_before']:.4g}", f"{aligned['adapted_after']:.4g}"
     what = f"the average's loss on an agent's samples after {steps} steps"

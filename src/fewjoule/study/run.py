@@ -33,7 +33,7 @@ from fewjoule.study.prepare import Prepared, digest, prepare
 from fewjoule.study.pretrain import Progress, lines_on, models_of, pretrain
 from fewjoule.study.settings import MethodEntry, Study
 from fewjoule.study.trajectories import kept_rounds, principal_paths
-from fewjoule.tasks.samples import Agents, Tasks
+from fewjoule.tasks.samples import Agents, Tasks, few
 from fewjoule.training.adapt import FineTuning, adapt
 from fewjoule.training.worth import adapted_loss, constant_loss
 
@@ -51,7 +51,7 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Fin
         parts.begin(digest(prepared))
         meter = study.energy.metering()
         progress.line(f"data: {data}")
-        progress.line(f"model: {model}; agents: {', '.join(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
+        progress.line(f"model: {model}; agents: {few(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
         progress.line(f"arithmetic: {meter.describe()}")
 
         if not any(uses_local(entry.build()) for entry in study.methods):

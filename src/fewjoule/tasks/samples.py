@@ -45,6 +45,11 @@ class AgentData(NamedTuple):
     validation: Samples
 
 
+def few(things: Sequence[str], most: int = 12) -> str:
+    """`a, b, c`, on one line however many there are."""
+    return ", ".join(things[:most]) + (f", ... and {len(things) - most} more" if len(things) > most else "")
+
+
 def draw(samples: Samples, key: Array, size: int | None) -> Samples:
     """A mini-batch of `size` real samples, drawn with replacement; all samples where size is None.
 
@@ -69,7 +74,7 @@ class Agents:
         return len(self.names)
 
     def __repr__(self) -> str:
-        names = ", ".join(self.names[:5]) + (", ..." if len(self) > 5 else "")
+        names = few(self.names, 5)
         sizes, inputs = self.sizes, list(self.data.train.x.shape[2 if self.seeds is None else 3 :])
         samples = f"{min(sizes)} to {max(sizes)}" if len(set(sizes)) > 1 else str(sizes[0])
         seeds = "" if self.seeds is None else f", {len(self.seeds)} seeds"
