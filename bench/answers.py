@@ -126,7 +126,9 @@ def _shared_rows(r: Results, local: Any) -> None:
         same = known if row["method"] == "answers" else entries["invented"].settings
         r.add(label, _built({**same, **row}), r.agents, local)
     ceiling = entries["ceiling"]
-    r.add("ceiling", ceiling.build(), r.study.true_agents(ceiling.ceiling), None, ceiling=True)
+    longer = {"rounds": 2 * ceiling.settings["rounds"]}  # than the study has time for
+    built = method(ceiling.method, **{**ceiling.settings, **longer})
+    r.add("ceiling", built, r.study.true_agents(ceiling.ceiling), None, ceiling=True)
 
 
 def _built(row: dict[str, Any]) -> Any:

@@ -1,17 +1,8 @@
 """Meters, operation counts, radio links and the ledger that keeps every joule with its source."""
 
+from fewjoule.energy.charge import charge_radio, charge_server
 from fewjoule.energy.counts import Counts, count
-from fewjoule.energy.ledger import (
-    ALL_ROUNDS,
-    BEFORE_FIRST_ROUND,
-    KINDS,
-    PHASES,
-    Ledger,
-    Row,
-    Spent,
-    charge_radio,
-    charge_server,
-)
+from fewjoule.energy.ledger import ALL_ROUNDS, BEFORE_FIRST_ROUND, KINDS, PHASES, Ledger, Row, Spent
 from fewjoule.energy.links import BitLink, Link, LoRaLink, ShannonLink, knows_receiving, path_gain
 from fewjoule.energy.metering import ChosenMeter, ShortJob, auto, measure
 from fewjoule.energy.meters import CpuTimeMeter, Device, Meter, NoMeterError, OperationMeter, Reading, Together

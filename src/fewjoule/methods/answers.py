@@ -214,10 +214,12 @@ def smooth(x: Array, outputs: int, scale: float) -> DrawTask:
 
 
 def random_network(model: Model, x: Array) -> DrawTask:
-    """What networks of the model's architecture with large random weights say."""
+    """New classes from what networks of the model's architecture with large random weights say, as from an agent's."""
 
     def draw(key: Array) -> Array:
-        return jax.nn.softmax(model.apply(GAIN * model.init(key), x))
+        net, weighing = jax.random.split(key)
+        logits = clipped(model.apply(GAIN * model.init(net), x))
+        return projected(logits[None], jnp.ones(1), logits.shape[-1])(weighing)
 
     return draw
 
