@@ -22,6 +22,7 @@ def commands():
     return [command.strip() for line in lines for command in line.split("&&") if command.strip()]
 
 
+@pytest.mark.slow
 def test_the_snippets_run(capsys):
     assert blocks("python")
     for snippet in blocks("python"):

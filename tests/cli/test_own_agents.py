@@ -38,6 +38,7 @@ def save_new_task(path: Path, which: list[int], seed: int) -> None:
     np.savez(path, x=x, y=y, x_test=x_test, y_test=y_test)
 
 
+@pytest.mark.slow
 def test_mnist_agents_from_files_to_a_graph(fewjoule: Command, tmp_path: Path) -> None:
     low, high, both = (tmp_path / name for name in ("low", "high", "both"))
     for folder in (low, high, both):
@@ -156,6 +157,7 @@ def sinusoids(folder: Path, amplitudes: tuple[float, ...] = (2, 6)) -> None:
 QUICK = ("--model", "mlp:1-8-1", "--local-steps", 20, "--set", "rounds=2", "--set", "local_steps=2")
 
 
+@pytest.mark.slow
 def test_settings_come_from_a_study_file_and_flags_win(fewjoule: Command, tmp_path: Path) -> None:
     study = tmp_path / "mine.toml"
     study.write_text('[model]\nspec = "mlp:1-4-1"\ninit = "he"\n[local]\nmax_steps = 7\n[energy]\nlink = "wifi"\n')
@@ -211,6 +213,7 @@ def test_trial_32_huge_inputs_are_to_be_scaled(fewjoule: Command, tmp_path: Path
     )
 
 
+@pytest.mark.slow
 def test_a_report_stands_beside_the_controls(fewjoule: Command, tmp_path: Path) -> None:
     sinusoids(tmp_path / "agents")
     sinusoids(tmp_path / "new", (3, 4, 5))
@@ -305,6 +308,7 @@ def test_a_folder_of_tasks_is_adapted_to_as_one_by_one(fewjoule: Command, tmp_pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_inputs_are_standardised_alike_by_every_command(fewjoule: Command, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "agents").mkdir()

@@ -38,7 +38,11 @@ CODINGS: dict[str, dict[str, Any]] = {
     "uniform": {"codec": "uniform:8"},
 }
 # compilation takes seconds, so by default every method and every codec runs, but not every pair of them
-DEFAULT = {*((name, "plain") for name in METHODS), *(("fedexp", coding) for coding in CODINGS), ("lean", "plain")}
+DEFAULT = {
+    *((name, "plain") for name in METHODS),
+    *(("fedavg", coding) for coding in CODINGS),
+    ("fedexp", "quantise"),
+} - {("lean", "plain")}
 PAIRS = [
     pytest.param(name, coding, id=f"{name}-{coding}", marks=() if (name, coding) in DEFAULT else pytest.mark.slow)
     for name in METHODS

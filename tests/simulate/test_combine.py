@@ -21,8 +21,8 @@ def oracle(each: np.ndarray, how: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("how", ["median", "trimmed:0.1", "trimmed:0.25", "trimmed:.45"])
-@given(agents=st.integers(1, 11), seed=st.integers(0, 99), absent=st.integers(0, 4))
-@settings(max_examples=15, deadline=None)
+@given(agents=st.sampled_from([1, 2, 7, 10]), seed=st.integers(0, 99), absent=st.integers(0, 4))
+@settings(max_examples=8, deadline=None)
 def test_numpy_and_scipy_agree(how, agents, seed, absent):
     rng = np.random.default_rng(seed)
     each = {"model": rng.normal(size=(agents, 5)).astype(np.float32), "norm": rng.normal(size=agents)}

@@ -26,7 +26,7 @@ LOCAL = np.random.default_rng(0).standard_normal((3, MODEL.size)).astype(np.floa
     [
         ("meta_backward", {"rounds": 2}), ("fisher", {}), ("fedsgd", {"rounds": 1, "codec": "quantise:3"}),
         ("fedavg", {"rounds": 2, "local_steps": 2, "codec": "top-k:0.3:2", "down_codec": "top-k:0.5:3"}),
-        ("lean", {"weights": MODEL.size, "target": "match"}),
+        pytest.param("lean", {"weights": MODEL.size, "target": "match"}, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_plan_is_what_the_run_sends(name, given):

@@ -33,6 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return make_study(TABLE, "the test").run(out)
 
 
+@pytest.mark.slow
 def test_the_server_pays_apart_and_a_ceiling_sends_nothing(folder: RunFolder) -> None:
     served = folder.ledger.select(phase="server")
     assert {row.agent for row in served} == {"server"}
@@ -44,6 +45,7 @@ def test_the_server_pays_apart_and_a_ceiling_sends_nothing(folder: RunFolder) ->
     assert bits <= {8 * (6 + 4 + 5), 8 * (6 + 5 + 5)}  # frame, head, 36 bits
 
 
+@pytest.mark.slow
 def test_a_ceiling_wins_nothing_and_totals_stand_with_and_without_the_server(folder: RunFolder) -> None:
     shares = {name: method.share_best for name, method in folder.summary.methods.items()}
     assert shares["top"] == 0

@@ -162,6 +162,7 @@ def numbers(path):
     return kept
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_numbers(folder, cache, tmp_path):
     environment = {**os.environ, "FEWJOULE_CACHE": str(cache), "JAX_PLATFORMS": "cpu"}
     study = folder.parents[1] / "small.toml"

@@ -65,14 +65,14 @@ def test_trial_19_a_small_csv_takes_little_memory(tmp_path: Path) -> None:
 
 def test_trial_19_a_zip_bomb_is_refused_by_its_directory(tmp_path: Path) -> None:
     path = tmp_path / "bomb.npz"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         with archive.open("x.npy", "w", force_zip64=True) as file:
-            file.write(npy(header((2**21, 160))))
-            for _ in range(160):
+            file.write(npy(header((2**21, 60))))
+            for _ in range(60):
                 file.write(bytes(2**24))
         archive.writestr("y.npy", npy(header((2**21,), "|b1"), bytes(2**21)))
-    assert path.stat().st_size < 4e6
-    assert peak_bytes(r"bomb.npz unpacks to 2.69 GB, at most 0.[0-9]+ GB .*without compression", path) < 10e6
+    assert path.stat().st_size < 6e6
+    assert peak_bytes(r"bomb.npz unpacks to 1.01 GB, at most 0.[0-9]+ GB .*without compression", path) < 10e6
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def errors_after_10_steps(seeds: range, max_steps: int) -> np.ndarray:
     return np.median(rows, axis=0)
 
 
+@pytest.mark.slow
 def test_aligned_strangers_are_about_as_good_a_start_as_friends() -> None:
     # three seeds and short training keep this quick and noisy; the slow test below holds the real bound, 1.3
     naive, aligned, shared = errors_after_10_steps(range(3), max_steps=8000)
