@@ -151,9 +151,8 @@ def results() -> list[bytes]:
     out = []
     for text in specs():
         agreed = contract(read_spec(text))
-        rounds, meta = agreed.method.rounds, np.zeros(agreed.model.size, np.float32)
-        arrays = {"meta": meta, "losses": np.zeros((rounds, 2)), "trace": np.zeros((rounds, 6)), "samples": np.ones(2)}
-        arrays |= Records.empty(len(agreed.plan), 2).arrays()
+        arrays = {"meta": np.zeros(agreed.model.size, np.float32), "losses": np.zeros(2), "samples": np.ones(2)}
+        arrays |= Records(len(agreed.plan), 2).arrays()
         values = {"spec": text, "sources": ["powercap"], "skipped": []}
         out.append(state.pack(blocks.RESULT, agreed.spec.run, state.State(values, arrays)))
     return out

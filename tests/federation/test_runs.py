@@ -300,7 +300,7 @@ def test_readings_and_payload_stand_in_the_table(bench: Bench) -> None:
         ({"quorum": 4}, "quorum must be from 1 to the number of agents, 3, got 4"),
         ({"quorum": 0}, "quorum must be from 1"),
         ({"deadline_seconds": -1.0}, "deadline_seconds must be"),
-        ({"agents": ("north", "north")}, "different names"),
+        ({"agents": ("north", "north")}, "names must differ"),
         ({"seed": -1}, "seed must be"),
     ],
 )

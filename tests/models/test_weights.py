@@ -36,13 +36,13 @@ def test_what_is_written_is_read_back(model: Model, tmp_path: Path) -> None:
         tmp_path / "m.safetensors",
         model,
         vector,
-        {"method": {"method": "average"}, "energy": {"joules": np.float32(2)}},
+        {"method": {"method": "average"}, "energy": [{"joules": np.float32(2)}]},
     )
     loaded = read_model(tmp_path / "m.safetensors")
     assert loaded.model is model
     np.testing.assert_array_equal(loaded.vector, vector)
     assert loaded.card["method"] == {"method": "average"}
-    assert loaded.card["energy"] == {"joules": 2.0}
+    assert loaded.card["energy"] == [{"joules": 2.0}]
     assert set(loaded.card["versions"]) == {"fewjoule", "jax", "numpy", "python"}
 
 

@@ -59,14 +59,17 @@ def read_result(data: bytes) -> Result:
     """What a server's job left; `InputError` where it is no result of a run."""
     try:
         types = {"spec": str, "sources": list[str], "skipped": list[Skipped]}
-        values, arrays = unpack(data, blocks.RESULT, None, types)
-        agreed = contract(read_spec(values["spec"]))
-        records = Records(len(agreed.plan), len(agreed.spec.agents))
+        agreed = contract(read_spec(unpack(data, blocks.RESULT, None, types).values["spec"]))
+        agents = len(agreed.spec.agents)
+        records = Records(len(agreed.plan), agents)
+        due = {"meta": np.zeros(agreed.model.size, np.float32), "losses": np.zeros(2), "samples": np.zeros(agents)}
+        forms = {name: blocks.form_of(array) for name, array in (due | records.arrays()).items()}
+        values, arrays = unpack(data, blocks.RESULT, None, types, forms)
         records.take(arrays)
         records.sources = values["sources"]
         trace = Trace(*arrays["trace"][agreed.before : -1].T)
         return Result(agreed, arrays["meta"], arrays["losses"], trace, records, arrays["samples"], values["skipped"])
-    except (blocks.BlockError, KeyError, TypeError) as error:
+    except blocks.BlockError as error:
         raise InputError(f"the server's result cannot be read: {error}; use one release on all sites.") from None
 
 
