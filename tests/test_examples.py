@@ -3,11 +3,14 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 from fewjoule import read_model
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "own_agents.py"
 
 
+@pytest.mark.slow
 def test_the_example_runs(tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("own_agents", EXAMPLE)
     assert spec is not None

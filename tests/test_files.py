@@ -32,6 +32,7 @@ print(seen["hits"], seen["misses"])
 """
 
 
+@pytest.mark.slow
 def test_the_cache_folder_saves_the_second_run_its_compilations(tmp_path):
     environment = {**os.environ, "FEWJOULE_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"}
 

@@ -27,6 +27,7 @@ def agents(tmp_path: Path) -> Path:
 QUICK = ["--set", "episodes=3", "--set", "steps=2", "--local-steps", 50, "--meter", "operations"]
 
 
+@pytest.mark.slow
 def test_agents_with_different_models_make_one_meta_model(agents: Path, tmp_path: Path, fewjoule: Command) -> None:
     meta = tmp_path / "meta.safetensors"
     settings = ["--model", "mlp:1-6-1", "--questions", "range:-2:2", "--energy", tmp_path / "energy.csv", *QUICK]

@@ -185,6 +185,7 @@ def test_settings_come_from_a_study_file_and_flags_win(fewjoule: Command, tmp_pa
     assert "mine.toml has no [model]" in err
 
 
+@pytest.mark.slow
 def test_a_method_that_needs_held_out_samples_gets_them(fewjoule: Command, tmp_path: Path) -> None:
     sinusoids(tmp_path / "agents")
     common = ("train", tmp_path / "agents", "--model", "mlp:1-4-1", "--method", "maml", "-o", tmp_path / "m")
@@ -271,6 +272,7 @@ def test_a_study_that_nothing_judges_names_no_report(fewjoule: Command, tmp_path
     assert "agents' loss after 10 steps" in out
 
 
+@pytest.mark.slow
 def test_a_folder_of_tasks_is_adapted_to_as_one_by_one(fewjoule: Command, tmp_path: Path) -> None:
     meta = trained(fewjoule, tmp_path)
     new = tmp_path / "new"

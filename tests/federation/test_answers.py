@@ -21,6 +21,7 @@ def different(bench: Bench) -> dict[str, OwnModel]:
     return {name: OwnModel(m, m.init(key_for(i, "local"))) for i, (name, m) in enumerate(zip(NAMES, nets, strict=True))}
 
 
+@pytest.mark.slow
 def test_models_of_three_architectures_answer_as_in_the_simulator(bench: Bench, different: dict[str, OwnModel]) -> None:
     run = simulate(answers(**SHORT), bench.model, bench.agents, list(different.values()), seed=2)
     channel = LocalChannel({name: bench.agent(name, own=own) for name, own in different.items()})

@@ -85,6 +85,7 @@ def test_a_classifier_sends_the_logits_of_its_own_classes_without_the_largest_fe
     np.testing.assert_allclose(sent[5:20], unclipped[5:20], rtol=1e-5)  # the shape of all others is kept
 
 
+@pytest.mark.slow
 def test_the_message_is_as_short_as_it_says_for_any_model() -> None:
     """20 answers of 6 bits: 25 bytes with frame, range and CRC (26 far from 0), for 2 weights and for 10 401."""
     agents = fj.sinusoid.agents(samples=10, validation=0)

@@ -44,6 +44,7 @@ def assert_linear_diverges(model, agents, local, seeds):
     assert np.isnan(run.meta).all()
 
 
+@pytest.mark.slow
 def test_auto_holds_and_linear_diverges_on_lightly_trained_models():
     seeds = [0, 1]
     assert_linear_diverges(*assert_no_worse("glorot, sgd 0.01", seeds, 1500), seeds)

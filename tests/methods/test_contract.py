@@ -38,7 +38,11 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 every_method = pytest.mark.parametrize("method", [*CASES.values(), AUTO], ids=[*CASES, "meta_backward auto"])
 PLAIN = {name: method for name, method in CASES.items() if name != "lean"} | {"meta_backward auto": AUTO}
-uncoded_method = pytest.mark.parametrize("method", PLAIN.values(), ids=PLAIN)
+AKIN = ("reptile", "fedavgm", "fomaml", "invented", "local", "random")  # each has a near relation among the others
+uncoded_method = pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, id=name, marks=[pytest.mark.slow] if name in AKIN else []) for name, m in PLAIN.items()],
+)
 """`by_hand` sends float32; coded methods are held to their own tests and to real federations."""
 
 

@@ -25,7 +25,11 @@ LOCAL = np.random.default_rng(0).standard_normal((3, MODEL.size)).astype(np.floa
     ("name", "given"),
     [
         ("meta_backward", {"rounds": 2}), ("fisher", {}), ("fedsgd", {"rounds": 1, "codec": "quantise:3"}),
-        ("fedavg", {"rounds": 2, "local_steps": 2, "codec": "top-k:0.3:2", "down_codec": "top-k:0.5:3"}),
+        pytest.param(
+            "fedavg",
+            {"rounds": 2, "local_steps": 2, "codec": "top-k:0.3:2", "down_codec": "top-k:0.5:3"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param("lean", {"weights": MODEL.size, "target": "match"}, marks=pytest.mark.slow),
     ],
 )  # fmt: skip

@@ -51,7 +51,9 @@ def test_an_agent_says_its_number_of_samples_once(model, agents, local_models):
     np.testing.assert_array_equal(more, [[32] * 3, [0] * 3, [0] * 3])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "reptile", "fedavgm", "fedexp"])
+@pytest.mark.parametrize(
+    "name", ["fedexp", *(pytest.param(n, marks=pytest.mark.slow) for n in ("fedavg", "reptile", "fedavgm"))]
+)
 def test_equal_sizes_make_the_two_weightings_equal(name, model):
     pairs = [(np.linspace(-1, 1, 8), a * np.linspace(-1, 1, 8)) for a in (1.0, 2.0)]
     agents = fj.make_agents(pairs)
