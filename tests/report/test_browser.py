@@ -58,7 +58,7 @@ class Opened:
         return self.page.inner_text(f'[data-method="{method}"][data-part=total]')
 
 
-@pytest.mark.parametrize("run", ["regression", "classification"])
+@pytest.mark.parametrize("run", ["regression", pytest.param("classification", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_draws_silently_offline_and_fits(

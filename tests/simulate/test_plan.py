@@ -166,6 +166,7 @@ def test_the_command():
     assert "must be at least" in poor.stdout
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_the_function_gives():
     found = plan("mlp:1-8-1", agents=2, link=link("wifi"), budget_joules=0.5, device="cortex-m4")
     arguments = "plan --agents 2 --model mlp:1-8-1 --link wifi --budget 500mJ --device cortex-m4 --json"

@@ -97,6 +97,7 @@ def test_overflow_is_named_and_warned(model, agents):
         fj.simulate(fj.average(), model, agents, local)
 
 
+@pytest.mark.slow
 def test_seeds_agents_and_starts(model, agents):
     settings = {"max_steps": 6, "check_every": 6, "batch": 5}
     many = fj.train_locally(model, agents, seed=[3, 8], **settings)
