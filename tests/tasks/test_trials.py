@@ -63,6 +63,16 @@ def test_trial_19_a_small_csv_takes_little_memory(tmp_path: Path) -> None:
     assert pa.default_memory_pool().max_memory() - before < 500e6
 
 
+def test_trial_30_a_csv_takes_a_few_times_its_own_size(tmp_path: Path) -> None:
+    """Read in blocks, numbers as numbers; a list of texts takes 25 times the file."""
+    path = tmp_path / "a.csv"
+    row = ",".join(f"0.{i}2345678" for i in range(20))
+    path.write_text(",".join(f"x{i}" for i in range(20)) + ",y\n" + f"{row},1.5\n" * 20_000)
+    size, before = path.stat().st_size, pa.total_allocated_bytes()
+    assert peak_bytes(None, path) < 3 * size
+    assert pa.default_memory_pool().max_memory() - before < max(500e6, 6 * size)
+
+
 def test_trial_19_a_zip_bomb_is_refused_by_its_directory(tmp_path: Path) -> None:
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
