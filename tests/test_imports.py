@@ -1,6 +1,7 @@
 """The house has few rooms, and a room never imports one above it: read from the source, not from a list of hopes."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,11 @@ def test_no_room_imports_one_above_it(path):
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_modules_stay_small(path):
     assert len(path.read_text("utf-8").splitlines()) <= LONGEST_MODULE
+
+
+@pytest.mark.parametrize("room", ["tasks", "models", "energy", "codecs", "training", "simulate", "study"])
+def test_the_map_shows_what_is_there(room):
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text("utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{room}/`"))
+    named = re.findall(r"`(\w+)`", row.split("|")[3])
+    assert sorted(named) == sorted(p.stem for p in (SOURCE / room).glob("*.py") if p.stem != "__init__")
