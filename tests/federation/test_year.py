@@ -19,7 +19,7 @@ pytest.importorskip("grpc", reason="needs the extra: pip install 'fewjoule[feder
 from fewjoule.federation.authority import Authority, provision
 from fewjoule.federation.carrier.operator import Operator
 from fewjoule.federation.federation_file import Federation
-from tests.federation.real import FEWJOULE, Real, Running, federation, meta_of
+from tests.federation.real import FEWJOULE, Real, Running, await_true, federation, meta_of
 
 pytestmark = pytest.mark.slow
 ROUNDS = """
@@ -81,6 +81,8 @@ def test_renewed_and_added_during_a_run_bit_for_bit(real: Real) -> None:
     assert agents_of(one) == ["north", "south", "west", "east"]
     real.processes.pop("east").terminate()
     authority.remove(["east"])
+    with closing(Operator(real.kit("operator"))) as operator:
+        await_true(lambda: "east" not in operator.status()["agents"], 30, "a list without east")
 
 
 def test_trial_41_a_removed_agent_is_sent_away_and_stays_away(real: Real) -> None:

@@ -4,6 +4,7 @@ Sinusoids of three amplitudes, Meta-Backward and the plain average beside it; ev
 """
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from fewjoule.federation.carrier.follow import View, follow, start_run
 from fewjoule.federation.carrier.operator import Operator
 from fewjoule.federation.federation_file import Federation, check_host
 from fewjoule.federation.spec import load_federated_study
+from fewjoule.files import write_atomically
 from fewjoule.tasks import sinusoid
 
 AGENTS = ("kitchen", "garage", "attic")
@@ -44,10 +46,11 @@ def write_demo(folder: Path, port: int, host: str = "localhost") -> Federation:
     provision(federation, folder / "kits")
     train, held = sinusoid.agents(AMPLITUDES, samples=100, validation=20).data
     for i, name in enumerate(AGENTS):
-        np.savez(folder / "kits" / name / DATA, x=train.x[i], y=train.y[i], x_test=held.x[i], y_test=held.y[i])
-    (folder / "kits" / "operator" / STUDY).write_text(
-        resources.files(__package__).joinpath("demo.toml").read_text("utf-8")
-    )
+        own = io.BytesIO()
+        np.savez(own, x=train.x[i], y=train.y[i], x_test=held.x[i], y_test=held.y[i])
+        write_atomically(folder / "kits" / name / DATA, own.getvalue(), mode=0o600)
+    study = resources.files(__package__).joinpath("demo.toml").read_bytes()
+    write_atomically(folder / "kits" / "operator" / STUDY, study, mode=0o600)
     return federation
 
 
