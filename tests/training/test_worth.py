@@ -49,7 +49,7 @@ def test_an_overflow_is_infinite():
         # constant, random, start, final
         ((9.0, 8.0, 2.0, 1.0), []),
         ((9.0, 8.0, 2.0, 2.1), []),  # within the noise
-        ((9.0, 8.0, 2.0, 2.3), ["worse than its own start"]),
+        ((9.0, 8.0, 2.0, 4.1), ["worse than its own start"]),
         ((9.0, 8.0, 8.9, 8.9), ["no better than a constant"]),
         ((9.0, 7.0, 6.8, 6.8), ["no better than a random start"]),
         ((9.0, 7.0, 7.0, 7.0), []),  # it is the random start

@@ -18,6 +18,9 @@ from fewjoule.training.descent import optimiser as make_optimiser
 
 NOISE = 1.1
 """Losses whose ratio is within this are taken as equal."""
+RAISED = 2.0
+"""A method that raises its start's loss by more than this has done harm. Below it the agents' own samples do not tell:
+their local models, and so the average, were trained on them, and a better start for new tasks may fit them less."""
 
 
 class Worth(NamedTuple):
@@ -38,7 +41,7 @@ class Worth(NamedTuple):
             lines.append(f"no better than a constant: {reached}, {self.constant:.3g} without any model")
         elif NOISE * self.final > self.random and self.final != self.random:
             lines.append(f"no better than a random start: {reached}, {self.random:.3g} from there")
-        if self.final > NOISE * self.start:
+        if self.final > RAISED * self.start:
             lines.append(f"worse than its own start: {reached}, {self.start:.3g} from where it began")
         return lines
 
