@@ -29,6 +29,14 @@ following.POLL_SECONDS = 0.05  # so that a test sees a round soon after it
 NAMES = ("north", "south", "west")
 MODEL = "mlp:1-16-1"
 LOCAL = {"max_steps": 100, "batch": 16}
+MANY_ROUNDS = """
+    [[methods]]
+    name = "mb"
+    method = "meta_backward"
+    rounds = 600
+    radius = 0.0005
+    batch = 16
+"""
 FEWJOULE = [sys.executable, "-m", "fewjoule", "federation"]
 
 

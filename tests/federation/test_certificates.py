@@ -72,7 +72,7 @@ BOTH = [c.USAGE["agent"], c.USAGE["server"]]
         (lambda: stranger((GOOD, GOOD)), "does not name one site"),
         (lambda: stranger((f"{GOOD}/x",)), "does not name one site"),
         (lambda: stranger((f"{GOOD}%2fx",)), "does not name one site"),
-        (lambda: stranger((f"fewjoule://{ID}/root/north",)), "does not name one site"),
+        (lambda: stranger((f"fewjoule://{ID}/authority/north",)), "does not name one site"),
         (lambda: stranger((f"fewjoule://{ID.upper()}/agent/north",)), "does not name one site"),
         (lambda: stranger((f"http://{ID}/agent/north",)), "does not name one site"),
         (lambda: stranger((GOOD,), role="server"), "does not name one site"),

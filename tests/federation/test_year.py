@@ -19,17 +19,9 @@ pytest.importorskip("grpc", reason="needs the extra: pip install 'fewjoule[feder
 from fewjoule.federation.authority import Authority, provision
 from fewjoule.federation.carrier.operator import Operator
 from fewjoule.federation.federation_file import Federation
-from tests.federation.real import FEWJOULE, Real, Running, await_true, federation, meta_of
+from tests.federation.real import FEWJOULE, MANY_ROUNDS, Real, Running, await_true, federation, meta_of
 
 pytestmark = pytest.mark.slow
-ROUNDS = """
-    [[methods]]
-    name = "mb"
-    method = "meta_backward"
-    rounds = 600
-    radius = 0.0005
-    batch = 16
-"""
 SKIP = 'policy = "skip"\nquorum = 2\ndeadline_seconds = 20.0'
 
 
@@ -58,9 +50,9 @@ def agents_of(folder: Path) -> list[str]:
 
 def test_renewed_and_added_during_a_run_bit_for_bit(real: Real) -> None:
     """New keys for every agent, one after the other: each old connection ends at once, each new kit goes on."""
-    undisturbed = meta_of(real.run(real.study(ROUNDS), "undisturbed"), "mb")
+    undisturbed = meta_of(real.run(real.study(MANY_ROUNDS), "undisturbed"), "mb")
     authority = Authority(kits_of(real))
-    running = Running(real, real.study(ROUNDS), "renewed")
+    running = Running(real, real.study(MANY_ROUNDS), "renewed")
     running.await_round(20)
     for name in ("north", "south", "west"):
         said = len(real.log("server"))
@@ -87,7 +79,7 @@ def test_renewed_and_added_during_a_run_bit_for_bit(real: Real) -> None:
 
 def test_trial_41_a_removed_agent_is_sent_away_and_stays_away(real: Real) -> None:
     authority = Authority(kits_of(real))
-    running = Running(real, real.study(ROUNDS, SKIP), "removed")
+    running = Running(real, real.study(MANY_ROUNDS, SKIP), "removed")
     running.await_round(20)
     said, told = len(real.log("west")), len(real.log("server"))
     authority.remove(["west"])
