@@ -6,6 +6,7 @@ import pytest
 
 import fewjoule as fj
 from fewjoule.errors import InputError
+from fewjoule.report.facts import digest, on_frontier
 from fewjoule.report.run_folder import RunFolder
 from fewjoule.study.settings import make_study
 
@@ -54,6 +55,13 @@ def test_a_ceiling_wins_nothing_and_totals_stand_with_and_without_the_server(fol
     page = (folder.path / "report.html").read_text("utf-8")
     assert "with the server" in page
     assert 'data-part="total-with-server"' in page
+    facts = digest(folder)
+    assert "top" not in on_frontier(facts)
+    assert not next(f for f in facts if f.name == "top").contends
+    opening = page[page.index('<p class="answer">') :]
+    assert "<strong>top</strong>" not in opening[: opening.index("</p>")]
+    assert "top: trained on tasks of the new tasks’ own family, which nobody has. It wins nothing." in page
+    assert '<option value="top"' not in page
 
 
 def test_true_tasks_are_of_the_new_tasks_family() -> None:

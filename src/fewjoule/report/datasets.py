@@ -175,6 +175,7 @@ def link_of_page(facts: list[Facts], summary: Summary) -> dict[str, Any]:
                 "family": f.family,
                 "error": None if f.error is None else _short(f.error),
                 "quality": None if f.quality is None else f.quality_text,
+                "contends": f.contends,
                 "ownBits": f.own_bits,
                 "spent": [s._asdict() | {"seconds_kind": seconds_kind(s)} for s in f.spent],
             }

@@ -39,6 +39,11 @@ class Facts:
         return "–" if self.quality is None else digits(self.quality)
 
     @property
+    def contends(self) -> bool:
+        """Whether the method has a quality that somebody could have."""
+        return self.quality is not None and not self.summary.ceiling
+
+    @property
     def share(self) -> float:
         """Share of the new tasks on which the method is the best; 0 where nobody knows it."""
         return self.summary.share_best or 0.0
@@ -128,8 +133,8 @@ def frontier(points: Iterable[tuple[str, float, float]]) -> list[str]:
 
 
 def on_frontier(facts: list[Facts]) -> list[str]:
-    """The frontier of the methods that did not diverge, cheapest first."""
-    return frontier((f.name, f.joules(), f.error) for f in facts if f.error is not None)
+    """The frontier of the methods that contend, cheapest first."""
+    return frontier((f.name, f.joules(), f.error) for f in facts if f.contends and f.error is not None)
 
 
 def all_sources(facts: list[Facts]) -> list[tuple[str, str, str]]:

@@ -77,6 +77,7 @@ class MethodSummary(_Part):
     method: str
     settings: dict[str, Any] = {}
     rounds: int
+    ceiling: bool = False  # trained on the new tasks' own family: nobody can have it, so it wins nothing
     diverged: list[int] = []
     quality: dict[int, Quality]
     worth: dict[str, Number | None] = {}  # `training.worth.Worth`, medians over seeds; None is infinite

@@ -58,6 +58,7 @@ def _page(run: RunFolder, facts: list[Facts], data: dict[str, Rows], drawn: list
             study=run.study,
             facts=facts,
             scored=scored,
+            contenders=[f for f in scored if f.contends],
             references=references(facts)[::-1],
             best=best,
             frontier=[f for name in best for f in scored if f.name == name and f.joules() > 0],

@@ -41,6 +41,7 @@ def summarise(
             method=entry.method,
             settings=entry.settings,
             rounds=entry.build().rounds,
+            ceiling=bool(entry.ceiling),
             diverged=[s for s, ok in zip(study.seeds, good, strict=True) if not ok],
             quality=_quality(study, part, good, metric),
             **_worth(study, part, good),

@@ -69,7 +69,7 @@ function kindsOf(method) {
 function frontierOf(methods) {
   let best = Infinity;
   return methods
-    .filter((m) => m.error !== null)
+    .filter((m) => m.contends)
     .map((m) => ({ m, joules: total(m) }))
     .sort((a, b) => a.joules - b.joules || a.m.error - b.m.error || (a.m.method < b.m.method ? -1 : 1))
     .filter((p) => p.m.error < best && ((best = p.m.error), true));
@@ -180,7 +180,7 @@ function refreshVerdict() {
   const target = document.getElementById("target");
   if (!box || !target) return;
   const goal = page.methods.find((m) => m.method === target.value);
-  const good = page.methods.filter((m) => m.error !== null && m.error <= goal.error).map((m) => ({ m, joules: total(m) }));
+  const good = page.methods.filter((m) => m.contends && m.error <= goal.error).map((m) => ({ m, joules: total(m) }));
   good.sort((a, b) => a.joules - b.joules || a.m.error - b.m.error);
   const win = good[0];
   box.querySelector("[data-part=air]").textContent = recorded.isShannon
