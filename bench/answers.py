@@ -17,9 +17,9 @@ import numpy as np
 
 from fewjoule import OwnModel, adapt, method, mlp, simulate, train_locally
 from fewjoule.files import use_compile_cache, write_atomically
-from fewjoule.simulate.work import server_flops
-from fewjoule.study.settings import Study, load_study
-from fewjoule.study.summary import interval
+from fewjoule.simulation.work import server_flops
+from fewjoule.studies.settings import Study, load_study
+from fewjoule.studies.summary import interval
 
 FIRST_SEED = 3000  # tuning used 100 to 103, the studies 0 to 4
 ARCHITECTURES = ([1, 40, 40, 1], [1, 64, 1], [1, 20, 20, 20, 1])

@@ -18,9 +18,9 @@ import numpy as np
 
 from fewjoule.files import use_compile_cache
 from fewjoule.methods import Schedule, method
-from fewjoule.simulate.simulate import simulate
-from fewjoule.study.settings import Study, load_study
-from fewjoule.study.summary import interval
+from fewjoule.simulation.simulate import simulate
+from fewjoule.studies.settings import Study, load_study
+from fewjoule.studies.summary import interval
 from fewjoule.training.adapt import adapt
 from fewjoule.training.local import train_locally
 

@@ -29,10 +29,10 @@ from fewjoule.files import use_compile_cache, write_atomically
 from fewjoule.methods import method
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
-from fewjoule.simulate.simulate import Simulation
-from fewjoule.simulate.work import method_flops
-from fewjoule.study.settings import Study, load_study
-from fewjoule.study.summary import interval
+from fewjoule.simulation.simulate import Simulation
+from fewjoule.simulation.work import method_flops
+from fewjoule.studies.settings import Study, load_study
+from fewjoule.studies.summary import interval
 from fewjoule.tasks.samples import Agents
 from fewjoule.training.adapt import adapt
 from fewjoule.training.local import train_locally
@@ -364,7 +364,7 @@ def picture(points: list[Point], best: set[int], studies: dict[str, Study]) -> t
     import altair as alt
     import vl_convert
 
-    from fewjoule.report.figures import smaller
+    from fewjoule.reporting.figures import smaller
 
     charts = []
     groups = list(GROUPS)

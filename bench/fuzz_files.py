@@ -21,9 +21,9 @@ from fewjoule.cli.export import show
 from fewjoule.energy.ledger import Ledger
 from fewjoule.models.nets import mlp
 from fewjoule.models.weights import export, read_header, read_model, write_model
-from fewjoule.report import run_folder
-from fewjoule.study.parts import Part, Parts
-from fewjoule.study.settings import load_study
+from fewjoule.reporting import run_folder
+from fewjoule.studies.parts import Part, Parts
+from fewjoule.studies.settings import load_study
 from fewjoule.tasks.files import read_tables
 from fewjoule.tasks.format import DataFormat, format_of_card
 

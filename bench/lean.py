@@ -14,8 +14,8 @@ from scipy import stats
 from fewjoule import adapt, method, simulate, train_locally
 from fewjoule.energy import link
 from fewjoule.files import use_compile_cache
-from fewjoule.study.settings import load_study
-from fewjoule.study.summary import interval
+from fewjoule.studies.settings import load_study
+from fewjoule.studies.summary import interval
 
 
 def compare(name: str, seeds: int, data_dir: str | None) -> None:

@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
-from fewjoule.cli import app
+from fewjoule.cli import COMMANDS, load
 from fewjoule.energy import LINKS, link
 from fewjoule.methods import METHODS
 
@@ -20,7 +19,7 @@ def text_of(page: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_and_flag_exists(page: str) -> None:
-    commands = get_command(app).commands  # type: ignore[attr-defined]
+    commands = {name: load(name) for name in COMMANDS}
     flags = {name: {o for p in command.params for o in p.opts} for name, command in commands.items()}
     everywhere = set().union(*flags.values())
     for line in text_of(page).splitlines():

@@ -1,33 +1,38 @@
 """Federated meta-learning that counts its energy."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fewjoule._version import __version__
-from fewjoule.codecs import CODECS, Codec, codec
-from fewjoule.energy import Ledger
 from fewjoule.errors import DivergedWarning, InputError
-from fewjoule.methods import METHODS, Method, Schedule, fisher, imaml, lean, meta_backward, method, with_codec
-from fewjoule.methods.answers import answers, invented
-from fewjoule.methods.average import average, local_model, random_start
-from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
-from fewjoule.methods.fedavgm import fedavgm
-from fewjoule.methods.fedexp import fedexp
-from fewjoule.methods.maml import fomaml, maml
-from fewjoule.models.model import Model, OwnModel
-from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
-from fewjoule.models.weights import ModelFile, export, read_model, write_model
-from fewjoule.report import write_report as report
-from fewjoule.report.run_folder import RunFolder
-from fewjoule.simulate.plan import Plan, plan
-from fewjoule.simulate.run import Run, Trace
-from fewjoule.simulate.simulate import simulate
-from fewjoule.study.settings import Study
-from fewjoule.study.settings import load_study as study
-from fewjoule.tasks import mnist, sinusoid
-from fewjoule.tasks.files import AgentFiles, TaskFiles, read_agents, read_tasks
-from fewjoule.tasks.format import DataFormat
-from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
-from fewjoule.training.adapt import Adaptation, adapt
-from fewjoule.training.align import Alignment, align
-from fewjoule.training.local import LocalModels, train_locally
+
+if TYPE_CHECKING:
+    from fewjoule.codecs import CODECS, Codec, codec
+    from fewjoule.energy import Ledger
+    from fewjoule.methods import METHODS, Method, Schedule, fisher, imaml, lean, meta_backward, method, with_codec
+    from fewjoule.methods.answers import answers, invented
+    from fewjoule.methods.average import average, local_model, random_start
+    from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
+    from fewjoule.methods.fedavgm import fedavgm
+    from fewjoule.methods.fedexp import fedexp
+    from fewjoule.methods.maml import fomaml, maml
+    from fewjoule.models.model import Model, OwnModel
+    from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
+    from fewjoule.models.weights import ModelFile, export, read_model, write_model
+    from fewjoule.reporting import write_report as report
+    from fewjoule.reporting.run_folder import RunFolder
+    from fewjoule.simulation.plan import Plan, plan
+    from fewjoule.simulation.run import Run, Trace
+    from fewjoule.simulation.simulate import simulate
+    from fewjoule.studies.settings import Study
+    from fewjoule.studies.settings import load_study as study
+    from fewjoule.tasks import mnist, sinusoid
+    from fewjoule.tasks.files import AgentFiles, TaskFiles, read_agents, read_tasks
+    from fewjoule.tasks.format import DataFormat
+    from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
+    from fewjoule.training.adapt import Adaptation, adapt
+    from fewjoule.training.align import Alignment, align
+    from fewjoule.training.local import LocalModels, train_locally
 
 __all__ = [
     "CODECS", "METHODS", "Adaptation", "AgentData", "AgentFiles", "Agents", "Alignment", "Codec", "DataFormat",
@@ -38,3 +43,96 @@ __all__ = [
     "mnist", "model_from_spec", "plan", "random_start", "read_agents", "read_model", "read_tasks", "report", "reptile",
     "simulate", "sinusoid", "study", "train_locally", "with_codec", "write_model",
 ]  # fmt: skip
+HOMES = {  # where each public name lives; the block above says the same to type checkers, and a test compares the two
+    "Adaptation": "training.adapt.Adaptation",
+    "AgentData": "tasks.samples.AgentData",
+    "AgentFiles": "tasks.files.AgentFiles",
+    "Agents": "tasks.samples.Agents",
+    "Alignment": "training.align.Alignment",
+    "CODECS": "codecs.CODECS",
+    "Codec": "codecs.Codec",
+    "DataFormat": "tasks.format.DataFormat",
+    "Ledger": "energy.Ledger",
+    "LocalModels": "training.local.LocalModels",
+    "METHODS": "methods.METHODS",
+    "Method": "methods.Method",
+    "Model": "models.model.Model",
+    "ModelFile": "models.weights.ModelFile",
+    "OwnModel": "models.model.OwnModel",
+    "Plan": "simulation.plan.Plan",
+    "Run": "simulation.run.Run",
+    "RunFolder": "reporting.run_folder.RunFolder",
+    "Samples": "tasks.samples.Samples",
+    "Schedule": "methods.Schedule",
+    "Study": "studies.settings.Study",
+    "TaskFiles": "tasks.files.TaskFiles",
+    "Tasks": "tasks.samples.Tasks",
+    "Trace": "simulation.run.Trace",
+    "adapt": "training.adapt.adapt",
+    "align": "training.align.align",
+    "answers": "methods.answers.answers",
+    "average": "methods.average.average",
+    "codec": "codecs.codec",
+    "conv4": "models.nets.conv4",
+    "export": "models.weights.export",
+    "fedavg": "methods.fedavg.fedavg",
+    "fedavgm": "methods.fedavgm.fedavgm",
+    "fedexp": "methods.fedexp.fedexp",
+    "fedsgd": "methods.fedavg.fedsgd",
+    "fisher": "methods.fisher",
+    "fomaml": "methods.maml.fomaml",
+    "imaml": "methods.imaml",
+    "invented": "methods.answers.invented",
+    "lean": "methods.lean",
+    "local_model": "methods.average.local_model",
+    "logistic": "models.nets.logistic",
+    "make_agents": "tasks.samples.make_agents",
+    "maml": "methods.maml.maml",
+    "meta_backward": "methods.meta_backward",
+    "method": "methods.method",
+    "mlp": "models.nets.mlp",
+    "mnist": "tasks.mnist",
+    "model_from_spec": "models.nets.model_from_spec",
+    "plan": "simulation.plan.plan",
+    "random_start": "methods.average.random_start",
+    "read_agents": "tasks.files.read_agents",
+    "read_model": "models.weights.read_model",
+    "read_tasks": "tasks.files.read_tasks",
+    "report": "reporting.write_report",
+    "reptile": "methods.fedavg.reptile",
+    "simulate": "simulation.simulate.simulate",
+    "sinusoid": "tasks.sinusoid",
+    "study": "studies.settings.load_study",
+    "train_locally": "training.local.train_locally",
+    "with_codec": "methods.with_codec",
+    "write_model": "models.weights.write_model",
+}
+ROOMS = (
+    "codecs",
+    "energy",
+    "federation",
+    "methods",
+    "models",
+    "reporting",
+    "simulation",
+    "studies",
+    "tasks",
+    "training",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first asked for: JAX takes a second, and `fewjoule --help` needs none."""
+    if name in ROOMS:
+        return import_module(f"fewjoule.{name}")
+    if name not in HOMES:
+        raise AttributeError(f"module 'fewjoule' has no attribute {name!r}")
+    room, _, called = HOMES[name].rpartition(".")
+    home = import_module(f"fewjoule.{room}")
+    found = getattr(home, called) if hasattr(home, called) else import_module(f"fewjoule.{room}.{called}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -21,7 +21,7 @@ from bench.frontier import (
 )
 from fewjoule import InputError, method
 from fewjoule.energy import link
-from fewjoule.study.settings import load_study
+from fewjoule.studies.settings import load_study
 
 
 def point(joules, chosen, reported=None, method="fedavg", setting="rounds 1", study="sinusoid", **more):

@@ -15,7 +15,7 @@ import pytest
 from fewjoule.models.nets import mlp
 from fewjoule.models.weights import write_model
 from tests.cli.conftest import Command
-from tests.report.run_folders import METHODS, make_folder
+from tests.reporting.run_folders import METHODS, make_folder
 
 STUDY = """name = "small"
 seeds = [0]

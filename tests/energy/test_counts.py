@@ -15,7 +15,7 @@ from fewjoule.errors import InputError
 from fewjoule.methods import METHODS, method
 from fewjoule.methods.method import Start
 from fewjoule.models.nets import conv4, mlp
-from fewjoule.simulate.rules import combine, own_model, told
+from fewjoule.simulation.rules import combine, own_model, told
 from fewjoule.tasks.samples import AgentData, Samples
 
 

@@ -23,7 +23,7 @@ from fewjoule.federation.carrier.follow import View, follow, start_run
 from fewjoule.federation.carrier.operator import Operator
 from fewjoule.federation.federation_file import Federation
 from fewjoule.federation.spec import load_federated_study
-from fewjoule.study.settings import LocalSettings
+from fewjoule.studies.settings import LocalSettings
 
 following.POLL_SECONDS = 0.05  # so that a test sees a round soon after it
 NAMES = ("north", "south", "west")

@@ -22,7 +22,7 @@ from fewjoule.federation.agent import AgentRunner
 from fewjoule.federation.drive import drive
 from fewjoule.federation.results import read_result
 from fewjoule.methods import CODE_THEMSELVES
-from fewjoule.simulate.rules import has_diverged
+from fewjoule.simulation.rules import has_diverged
 from tests.federation.bench import NAMES, SHORT, Bench, LocalChannel
 
 OPTIMISED = "optimization_level=0" not in os.environ.get("XLA_FLAGS", "")

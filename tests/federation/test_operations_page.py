@@ -5,9 +5,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
-from fewjoule.cli import app
+from fewjoule.cli import load
 from fewjoule.energy.presets import DEVICES
 from fewjoule.federation.carrier.metrics import render
 
@@ -24,7 +23,7 @@ def commands(text: str) -> list[str]:
 @pytest.mark.parametrize("page", ["docs/operations.md", *(f"src/fewjoule/federation/templates/kit-{r}.md" for r in
                                                           ("server", "agent", "operator"))])  # fmt: skip
 def test_every_command_is_one(page: str) -> None:
-    known = get_command(app).commands["federation"].commands  # type: ignore[attr-defined]
+    known = load("federation").commands
     found = commands((ROOT / page).read_text("utf-8"))
     assert found
     for line in found:

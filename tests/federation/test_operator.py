@@ -21,7 +21,7 @@ from fewjoule.federation.carrier.live import LiveView, picture
 from fewjoule.federation.carrier.operator import Away
 from fewjoule.federation.carrier.traffic import Traffic
 from fewjoule.federation.spec import read_spec
-from fewjoule.study.settings import Study, make_study
+from fewjoule.studies.settings import Study, make_study
 from tests.federation.bench import NAMES, SHORT, Bench
 
 

@@ -13,8 +13,8 @@ from fewjoule.federation import blocks
 from fewjoule.federation.results import Result, read_result, write_federated_folder
 from fewjoule.federation.spec import load_federated_study, specs_of
 from fewjoule.federation.state import State, pack, unpack
-from fewjoule.study.prepare import prepare
-from fewjoule.study.settings import Study, make_study
+from fewjoule.studies.prepare import prepare
+from fewjoule.studies.settings import Study, make_study
 from tests.federation.bench import NAMES, SHORT, Bench
 
 

@@ -9,7 +9,7 @@ import fewjoule as fj
 from fewjoule.energy.ledger import TRAINING, WITH_SERVER
 from fewjoule.methods.answers import clipped, mixed, own_classes, projected, smooth
 from fewjoule.randomness import key_for
-from fewjoule.simulate.work import agent_flops, data_of, server_flops
+from fewjoule.simulation.work import agent_flops, data_of, server_flops
 from fewjoule.tasks.questions import Questions, questions_from_file, read_questions
 from fewjoule.tasks.samples import Samples
 

@@ -11,7 +11,7 @@ import pytest
 import fewjoule as fj
 from fewjoule.methods.method import Broadcast, Everyone
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulate.rules import combine, learned, own_model, start_of, told
+from fewjoule.simulation.rules import combine, learned, own_model, start_of, told
 from fewjoule.tasks.samples import AgentData, Agents
 
 CASES = {

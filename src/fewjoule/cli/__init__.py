@@ -1,26 +1,69 @@
 """The command line. Each command lives in its own module; this one puts them together and turns mistakes into exits."""
 
 import sys
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from fewjoule.cli import adapt, doctor, evaluate, export, federation, plan, predict, report, run, train
 from fewjoule.errors import InputError
+
+COMMANDS = {  # name: where it is, and the first line of its help
+    "run": (
+        "run.run",
+        "Run a study: local training, every method, adaptation to new tasks, energy, figures and a page.",
+    ),
+    "plan": ("plan.plan", "Say what every method would cost one agent at most on a link, and which fit a budget."),
+    "doctor": (
+        "doctor.doctor",
+        "Say what this machine can measure and whether a run would work; exit code 0 only if it would.",
+    ),
+    "report": ("report.report", "Make the figures and the page of a run again, from its folder alone."),
+    "train": ("train.train", "Train a meta-model over the agents in FOLDER."),
+    "adapt": ("adapt.adapt", "Fine-tune META to a new task from a few samples, or to every task of a folder at once."),
+    "predict": ("predict.predict", "Write a model's predictions for INPUTS as CSV: one line per sample."),
+    "evaluate": (
+        "evaluate.evaluate",
+        "Fine-tune META to every new task in FOLDER and show how good that is, as a CDF and a table.",
+    ),
+    "export": (
+        "export.export",
+        "Write a model for another runtime: an ONNX graph, or weights with PyTorch's or Flax's names and axes.",
+    ),
+    "show": ("export.show", "Show a model's card and tensors; no weights are read."),
+    "federation": ("federation.app", "Run methods between real machines (extra: federation)."),
+}
+
+
+class ImportedWhenCalled(TyperGroup):
+    """Help lists the commands from the table; a command is imported when it is called, because JAX takes a second."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
+
+
+def load(name: str) -> Any:
+    """The real command of this name."""
+    module, _, what = COMMANDS[name][0].partition(".")
+    found = getattr(import_module(f"fewjoule.cli.{module}"), what)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
     name="fewjoule",
     help="Federated meta-learning that counts its energy.",
+    cls=ImportedWhenCalled,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-
-for command in (
-    run.run, plan.plan, doctor.doctor, report.report, train.train, adapt.adapt, predict.predict, evaluate.evaluate,
-    export.export, export.show,
-):  # fmt: skip
-    app.command()(command)
-app.add_typer(federation.app, name="federation")
+for name, (_, line) in COMMANDS.items():
+    app.command(name, help=line)(lambda: None)
 
 
 def main() -> None:

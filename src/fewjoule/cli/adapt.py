@@ -14,8 +14,8 @@ from fewjoule.energy.metering import Metering
 from fewjoule.errors import InputError, positive, positive_int
 from fewjoule.models.model import check_samples
 from fewjoule.models.weights import ModelFile, write_model
-from fewjoule.simulate.work import adaptation_flops
-from fewjoule.study.outputs import energy_table
+from fewjoule.simulation.work import adaptation_flops
+from fewjoule.studies.outputs import energy_table
 from fewjoule.tasks.files import read_folder, read_task
 from fewjoule.tasks.format import DataFormat
 from fewjoule.tasks.samples import Tasks

@@ -17,7 +17,7 @@ from fewjoule import energy, files
 from fewjoule.errors import InputError
 from fewjoule.methods import method
 from fewjoule.models.nets import mlp
-from fewjoule.simulate.simulate import simulate
+from fewjoule.simulation.simulate import simulate
 from fewjoule.tasks.samples import make_agents
 
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "scipy", "safetensors", "zeus", "pyRAPL")

@@ -10,7 +10,7 @@ import typer
 from fewjoule.cli import options
 from fewjoule.cli.screen import say, stage, table
 from fewjoule.files import write_csv
-from fewjoule.study.outputs import as_text
+from fewjoule.studies.outputs import as_text
 from fewjoule.tasks.files import read_tasks
 from fewjoule.training.adapt import adapt
 

@@ -18,14 +18,20 @@ from fewjoule.cli import members
 from fewjoule.energy.metering import METERS
 from fewjoule.errors import InputError, unknown
 from fewjoule.federation.spec import load_federated_study
-from fewjoule.report import write_report
-from fewjoule.report.run_folder import Summary
-from fewjoule.study.parts import stopped_study
+from fewjoule.reporting import write_report
+from fewjoule.reporting.run_folder import Summary
+from fewjoule.studies.parts import stopped_study
 
 if TYPE_CHECKING:
     from fewjoule.federation.carrier.operator import Operator
 
-app = typer.Typer(help="Run methods between real machines (extra: federation).", no_args_is_help=True)
+app = typer.Typer(
+    name="federation",
+    help="Run methods between real machines (extra: federation).",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The site's folder, made by provision.", show_default=False)]
 OperatorKit = Annotated[Path, typer.Option("--kit", help="The operator's kit.", show_default=False)]

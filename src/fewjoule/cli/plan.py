@@ -8,7 +8,7 @@ import typer
 
 from fewjoule.cli.screen import say, table
 from fewjoule.errors import InputError
-from fewjoule.simulate.plan import plan as planned
+from fewjoule.simulation.plan import plan as planned
 
 UNITS = {"uJ": 1e-6, "mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "mWh": 3.6}
 DURATIONS = {"d": 86_400, "h": 3600, "min": 60, "s": 1, "ms": 1e-3}

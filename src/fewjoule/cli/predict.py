@@ -14,7 +14,7 @@ from fewjoule.cli import options
 from fewjoule.cli.screen import say
 from fewjoule.errors import InputError
 from fewjoule.files import write_csv
-from fewjoule.study.outputs import as_text
+from fewjoule.studies.outputs import as_text
 from fewjoule.tasks.files import read_inputs
 
 CHUNK = 4096

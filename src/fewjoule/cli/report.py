@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fewjoule.report import write_report
+from fewjoule.reporting import write_report
 
 
 def report(

@@ -12,11 +12,11 @@ from fewjoule.cli.progress import Progress
 from fewjoule.cli.screen import show_summary
 from fewjoule.energy import Ledger
 from fewjoule.errors import InputError
-from fewjoule.study.outputs import Finished
-from fewjoule.study.parts import new_folder, stopped_study
-from fewjoule.study.prepare import Prepared, prepare
-from fewjoule.study.run import run_study
-from fewjoule.study.settings import load_study
+from fewjoule.studies.outputs import Finished
+from fewjoule.studies.parts import new_folder, stopped_study
+from fewjoule.studies.prepare import Prepared, prepare
+from fewjoule.studies.run import run_study
+from fewjoule.studies.settings import load_study
 
 
 def run(

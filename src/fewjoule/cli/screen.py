@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from fewjoule.energy import knows_receiving
 from fewjoule.energy import link as named_link
 from fewjoule.energy.ledger import Phase
-from fewjoule.report.run_folder import MethodSummary, Summary
+from fewjoule.reporting.run_folder import MethodSummary, Summary
 
 SEE_CHOOSING = "compare other methods and starts, see docs/choosing-a-method.md"
 

@@ -17,12 +17,12 @@ from fewjoule.energy.ledger import WITH_SERVER
 from fewjoule.errors import InputError
 from fewjoule.methods import method as named_method
 from fewjoule.models.weights import write_model
-from fewjoule.simulate.rules import needs_one_architecture
-from fewjoule.simulate.work import data_of, shapes
-from fewjoule.study.outputs import energy_table, model_card
-from fewjoule.study.parts import new_folder
-from fewjoule.study.prepare import OwnAgents, own_study, prepare, read_own
-from fewjoule.study.settings import read_source
+from fewjoule.simulation.rules import needs_one_architecture
+from fewjoule.simulation.work import data_of, shapes
+from fewjoule.studies.outputs import energy_table, model_card
+from fewjoule.studies.parts import new_folder
+from fewjoule.studies.prepare import OwnAgents, own_study, prepare, read_own
+from fewjoule.studies.settings import read_source
 from fewjoule.tasks.files import read_tasks
 from fewjoule.tasks.questions import questions_from_file
 from fewjoule.tasks.readers import SUFFIXES

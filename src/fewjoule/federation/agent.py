@@ -29,8 +29,8 @@ from fewjoule.federation.wire import AgentReport, Message, MessageError
 from fewjoule.methods.method import Broadcast, Method
 from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulate.rules import NUMBER_BYTES, message_bytes, own_model, probe_bytes, told, uses_local
-from fewjoule.simulate.work import vector_of
+from fewjoule.simulation.rules import NUMBER_BYTES, message_bytes, own_model, probe_bytes, told, uses_local
+from fewjoule.simulation.work import vector_of
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import train_locally
 

@@ -26,7 +26,7 @@ from fewjoule.federation.trust import clean
 from fewjoule.methods import METHODS
 from fewjoule.methods.lean import choose
 from fewjoule.methods.method import Method
-from fewjoule.simulate.rules import uses_local
+from fewjoule.simulation.rules import uses_local
 
 Check = Callable[[Spec, Contract], None]
 """Refuses a run with `InputError`."""

@@ -10,7 +10,7 @@ from fewjoule.federation import blocks
 from fewjoule.federation.blocks import Form
 from fewjoule.federation.state import State
 from fewjoule.federation.wire import METER_KINDS, AgentReport
-from fewjoule.simulate.run import Trace
+from fewjoule.simulation.run import Trace
 
 REPORTED = ("loss", "distance", "active", "joules", "seconds", "bytes_sent", "bytes_received")
 COLUMNS = (

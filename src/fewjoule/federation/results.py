@@ -18,16 +18,16 @@ from fewjoule.federation.records import COLUMNS, Records, Skipped
 from fewjoule.federation.spec import Contract, contract, read_spec
 from fewjoule.federation.state import unpack
 from fewjoule.files import write_csv
-from fewjoule.report.run_folder import PATHS
-from fewjoule.simulate.rules import has_diverged, weight_bytes
-from fewjoule.simulate.run import Trace
-from fewjoule.simulate.work import server_flops
-from fewjoule.study.families import MnistFamily, SinusoidFamily
-from fewjoule.study.outputs import charge_adaptation, write_results
-from fewjoule.study.parts import Part
-from fewjoule.study.run import judge
-from fewjoule.study.settings import Study
-from fewjoule.study.summary import summarise
+from fewjoule.reporting.run_folder import PATHS
+from fewjoule.simulation.rules import has_diverged, weight_bytes
+from fewjoule.simulation.run import Trace
+from fewjoule.simulation.work import server_flops
+from fewjoule.studies.families import MnistFamily, SinusoidFamily
+from fewjoule.studies.outputs import charge_adaptation, write_results
+from fewjoule.studies.parts import Part
+from fewjoule.studies.run import judge
+from fewjoule.studies.settings import Study
+from fewjoule.studies.summary import summarise
 
 TRAFFIC = ("payload_up", "payload_down", "network_up", "network_down", "charged_up", "charged_down")
 READING = ("joules", "seconds", "kind", "source")

@@ -24,9 +24,9 @@ from fewjoule.federation.state import State, pack, read_state, refusal, write_st
 from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.randomness import agent_id
-from fewjoule.simulate.learning import learn
-from fewjoule.simulate.rules import broadcast_bytes, combine, probe_bytes, server_step, start_of, weights_of
-from fewjoule.simulate.run import Trace
+from fewjoule.simulation.learning import learn
+from fewjoule.simulation.rules import broadcast_bytes, combine, probe_bytes, server_step, start_of, weights_of
+from fewjoule.simulation.run import Trace
 
 _SAVED = ("losses", "start", "spread", "samples")
 

@@ -28,9 +28,9 @@ from fewjoule.methods.method import Broadcast
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.randomness import agent_id, key_for
-from fewjoule.simulate.rules import check_agents
-from fewjoule.simulate.work import Shapes, data_for, shapes
-from fewjoule.study.settings import FederationSettings, LocalSettings, Study, make_study, read_source
+from fewjoule.simulation.rules import check_agents
+from fewjoule.simulation.work import Shapes, data_for, shapes
+from fewjoule.studies.settings import FederationSettings, LocalSettings, Study, make_study, read_source
 from fewjoule.tasks.samples import check_names
 
 POLICIES = get_args(FederationSettings.model_fields["policy"].annotation)

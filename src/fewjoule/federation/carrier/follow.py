@@ -17,8 +17,8 @@ from fewjoule.federation.carrier.operator import Away, Operator
 from fewjoule.federation.results import read_result, write_federated_folder
 from fewjoule.federation.spec import read_spec, specs_of
 from fewjoule.files import write_atomically
-from fewjoule.study.parts import new_folder, stopped_study
-from fewjoule.study.settings import Study
+from fewjoule.studies.parts import new_folder, stopped_study
+from fewjoule.studies.settings import Study
 
 POLL_SECONDS = 0.5
 

@@ -1,0 +1,146 @@
+"""What a method's functions take, give and compute, from shapes alone: nothing is run, so it is known before a run."""
+
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fewjoule.energy.counts import count
+from fewjoule.errors import InputError
+from fewjoule.methods.method import Info, Method, Start
+from fewjoule.models.model import Model
+from fewjoule.simulation.rules import combine, learned, own_model, told
+from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks
+from fewjoule.training.descent import descend, optimiser
+from fewjoule.training.local import loss_and_gradient_norm, steps_between_checks
+
+
+class Shapes(NamedTuple):
+    """Shapes and types of everything in a run of one method, for one agent."""
+
+    vector: Any  # a model
+    key: Any
+    probe: Any  # None where the method has none
+    server_state: Any
+    broadcast: Any
+    agent_state: Any
+    message: Any
+    info: Info
+
+
+@lru_cache
+def shapes(method: Method, model: Model, data: AgentData, agents: int = 1) -> Shapes:
+    """The shapes of a run over `agents` agents with data of these shapes."""
+    vector, key, scalar = vector_of(model), key_shape(), _shape((), jnp.float32)
+    probe = stacked = None
+    if method.probe is not None:
+        probe = jax.eval_shape(lambda v, d, k: method.probe(model.loss, v, d, k), vector, data, key)  # type: ignore[misc]
+        stacked = jax.tree.map(lambda p: _shape((agents, *p.shape), p.dtype), probe)
+    server_state, broadcast = jax.eval_shape(method.init, Start(vector, scalar, vector), stacked)
+    state = jax.eval_shape(lambda v: method.agent_init(own_model(method, model, v), v), vector)
+    _, message, info = jax.eval_shape(
+        lambda s, b, d, k: method.agent(model.loss, s, told(b, 0), d, k), state, broadcast, data, key
+    )
+    return Shapes(vector, key, probe, server_state, broadcast, state, message, info)
+
+
+def combined(method: Method, model: Model, data: AgentData, agents: int) -> Any:
+    """The shapes of what the server gets of so many agents' messages; None where there are no rounds."""
+    if not method.rounds:
+        return None
+    message = shapes(method, model, data, agents).message
+    stacked = jax.tree.map(lambda m: _shape((agents, *m.shape), m.dtype), message)
+    return jax.eval_shape(lambda m: combine(m, None, None, method.combine), stacked)
+
+
+def data_of(agents: Agents) -> AgentData:
+    """The shapes of one agent's data."""
+    lead = 1 if agents.seeds is None else 2
+    data: AgentData = jax.tree.map(lambda a: _shape(a.shape[lead:], a.dtype), agents.data)
+    return data
+
+
+def data_for(model: Model, samples: int) -> AgentData:
+    """The shapes of an agent's data with so many samples, from the model alone."""
+    if model.input_shape is None:
+        raise InputError("this needs a built-in model, such as mlp:784-8-8-10, to know the shape of its inputs.")
+    x = _shape((samples, *model.input_shape), jnp.float32)
+    outputs = jax.eval_shape(model.apply, vector_of(model), x)
+    y = _shape((samples,), jnp.int32) if model.loss_name == "cross_entropy" else outputs
+    each = Samples(x, y, _shape((samples,), jnp.float32))
+    return AgentData(each, each)
+
+
+def method_flops(method: Method, model: Model, agents: Agents) -> int:
+    """FLOPs of all agents over all rounds, for one seed; the server's averaging is not an agent's cost."""
+    return len(agents) * agent_flops(method, model, data_of(agents))
+
+
+def agent_flops(method: Method, model: Model, data: AgentData) -> int:
+    """FLOPs of one agent with data of these shapes: its probe and its part of all rounds."""
+    probe, turn = turn_flops(method, model, data)
+    return probe + method.rounds * turn
+
+
+@lru_cache
+def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]:
+    """FLOPs of one agent's probe and of its part of one round."""
+    if method.rounds == 0:
+        return 0, 0
+    s, first = shapes(method, model, data), 0
+    if method.probe is not None:
+        probe = method.probe
+        first = count(lambda v, d, k: probe(model.loss, v, d, k), s.vector, data, s.key).flops
+    turn = count(
+        lambda a, b, d, k: method.agent(model.loss, a, told(b, 0), d, k), s.agent_state, s.broadcast, data, s.key
+    )
+    return first, turn.flops
+
+
+@lru_cache
+def server_flops(method: Method, model: Model, agents: int) -> int:
+    """FLOPs of the server's own learning, for one seed; its averaging of messages is not counted."""
+    if method.learn is None:
+        return 0
+    messages = combined(method, model, data_for(model, 2), agents)
+    return count(lambda v, m: learned(method, model, v, m, 0), vector_of(model), messages).flops
+
+
+def training_flops(
+    model: Model, agents: Agents, steps: Any, *, name: str, learning_rate: float, batch: int | None, max_steps: int
+) -> Any:
+    """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken.
+
+    The checks whether to stop, each over all samples, are part of it.
+    """
+    by, vector = optimiser(name, learning_rate), vector_of(model)
+
+    def one(v: Any, m: Any, s: Any, k: Any) -> Any:
+        return descend(model.loss, v, s, k, by=by, steps=1, batch=batch, memory=m)[:2]
+
+    samples, between = data_of(agents).train, steps_between_checks(max_steps)
+    once = count(one, vector, jax.eval_shape(by.init, vector), samples, key_shape()).flops
+    check = count(partial(loss_and_gradient_norm, model.loss), vector, samples).flops
+    taken = np.asarray(steps, np.int64)
+    return once * taken + check * -(-taken // between)
+
+
+def adaptation_flops(model: Model, tasks: Tasks, steps: int, learning_rate: float, name: str = "sgd") -> int:
+    """FLOPs of one new device that fine-tunes for this many steps."""
+    support = jax.tree.map(lambda a: _shape(a.shape[1:], a.dtype), tasks.support)
+    by = optimiser(name, learning_rate)
+    return count(lambda v, s: descend(model.loss, v, s, by=by, steps=steps).vector, vector_of(model), support).flops
+
+
+def vector_of(model: Model) -> Any:
+    return _shape((model.size,), jnp.float32)
+
+
+def key_shape() -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def _shape(shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]

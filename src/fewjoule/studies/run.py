@@ -1,0 +1,241 @@
+"""Run a study: local training, every method over all seeds, adaptation to the new tasks; then the run folder.
+
+Data comes from a `Study`; each finished stage is one file in the folder's `.parts`, so that a stopped run goes on where
+it was; when all are there, `outputs` turns them into the folder's files and the parts are deleted.
+"""
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fewjoule.energy import Ledger
+from fewjoule.energy.metering import Around, Metering
+from fewjoule.errors import DivergedWarning
+from fewjoule.files import locked, sweep
+from fewjoule.models.model import Model
+from fewjoule.randomness import key_for
+from fewjoule.reporting import write_report
+from fewjoule.simulation.rules import uses_local
+from fewjoule.simulation.run import Run
+from fewjoule.simulation.simulate import Simulation
+from fewjoule.simulation.work import adaptation_flops, method_flops, server_flops
+from fewjoule.studies.families import Evaluation
+from fewjoule.studies.outputs import Finished, ledger_of, write_run_folder
+from fewjoule.studies.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
+from fewjoule.studies.prepare import Prepared, digest, prepare
+from fewjoule.studies.pretrain import Progress, lines_on, models_of, pretrain
+from fewjoule.studies.settings import MethodEntry, Study
+from fewjoule.studies.trajectories import kept_rounds, principal_paths
+from fewjoule.tasks.samples import Agents, Tasks, few
+from fewjoule.training.adapt import FineTuning, adapt
+from fewjoule.training.worth import adapted_loss, constant_loss
+
+DRAWN = ("meta_backward", "maml", "imaml")
+"""Methods whose agents' trajectories are drawn; the first of each in a study."""
+
+
+def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Finished, Ledger]:
+    """Run what is not yet in the folder's parts, then write the folder's files; the results and what they cost."""
+    busy = f"{folder} is being run by another process; wait for it, or stop it first."
+    with locked(folder / ".parts" / "lock", busy):
+        sweep(folder)
+        study, model, agents, data = prepared.study, prepared.model, prepared.agents, prepared.data
+        parts = Parts(folder / ".parts")
+        parts.begin(digest(prepared))
+        meter = study.energy.metering()
+        progress.line(f"data: {data}")
+        progress.line(f"model: {model}; agents: {few(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
+        progress.line(f"arithmetic: {meter.describe()}")
+
+        if not any(uses_local(entry.build()) for entry in study.methods):
+            progress.line("no local models are needed: every method starts at random here")
+        elif PRETRAINING not in parts:
+            progress.stage("local training", 1)
+            parts.save(PRETRAINING, pretrain(prepared, meter, progress))
+        local = parts.load(PRETRAINING) if PRETRAINING in parts else None
+        for line in lines_on(prepared, local) if local is not None and prepared.own is not None else ():
+            progress.line(line)
+
+        _run_methods(prepared, local, meter, parts, progress)
+
+        if PATHS not in parts:
+            progress.stage("trajectories", 1)
+            parts.save(PATHS, _trajectories(prepared, local, parts))
+            progress.advance(1)
+        progress.stage("run folder", 1)
+        finished = Finished(local, {e.name: parts.load(method_part(e.name)) for e in study.methods}, parts.load(PATHS))
+        ledger = ledger_of(study, agents.names, finished)
+        write_run_folder(folder, prepared, finished, ledger)
+        progress.advance(1)
+        if prepared.tasks is not None:
+            progress.stage("report", 1)
+            write_report(folder)
+            progress.advance(1)
+        progress.finish()
+        shutil.rmtree(folder / ".parts")
+        return finished, ledger
+
+
+def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts: Parts, progress: Progress) -> None:
+    """Run and evaluate the methods that are not among the parts.
+
+    Compiling uses all cores and comes first, so that a meter around an execution sees nothing else.
+    """
+    study, model, tasks = prepared.study, prepared.model, prepared.tasks
+    left = [entry for entry in study.methods if method_part(entry.name) not in parts]
+    if not left:
+        return
+    drawn, models = _drawn(study), models_of(prepared, local)
+    ready = {}
+    for entry in left:
+        method = entry.build()
+        kept = kept_rounds(method.rounds)[1:].tolist() if entry.name in drawn else False
+        own = models if uses_local(method) else None
+        whose = agents_of(prepared, entry)
+        ready[entry.name] = Simulation(method, model, whose, own, seed=list(study.seeds), keep_paths=kept)
+    jobs: list[Callable[[], Any]] = [simulation.compile for simulation in ready.values()]
+    jobs.append(lambda: _adapted(prepared, jnp.zeros((len(study.seeds), model.size))))
+    if tasks is not None:
+        zeros = jnp.zeros((len(study.seeds), model.size))
+        jobs.insert(0, lambda: adapt(model, zeros, tasks, **study.evaluation.adapting()))
+    progress.stage("compiling", len(jobs))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        waiting = [pool.submit(job) for job in jobs]
+        try:
+            for done in as_completed(waiting):
+                done.result()
+                progress.advance(1)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    flops = {entry.name: method_flops(entry.build(), model, agents_of(prepared, entry)) for entry in left}
+    work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
+    progress.stage("methods", sum(work.values()))
+    for entry in left:
+        part = _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter)
+        parts.save(method_part(entry.name), part)
+        gone = [s for s, d in zip(study.seeds, part.arrays["diverged"], strict=True) if d]
+        if gone:
+            progress.line(f"{entry.name} DIVERGED for seeds {', '.join(map(str, gone))}; left out of every average")
+        progress.advance(work[entry.name])
+
+
+def agents_of(prepared: Prepared, entry: MethodEntry) -> Agents:
+    """The study's agents; for a ceiling, tasks of the new tasks' own family, which nobody has."""
+    return prepared.study.true_agents(entry.ceiling) if entry.ceiling else prepared.agents
+
+
+def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: Metering) -> Part:
+    study = prepared.study
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergedWarning)  # it stands in the part, and is told to the user from there
+        run, computation, server = _metered(prepared, simulation, flops, meter)
+    kept = ("meta", "diverged", "uplink_bits", "downlink_bits", "start_loss", "final_loss")
+    arrays = {name: getattr(run, name) for name in kept}
+    arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
+    anywhere = jnp.stack([prepared.model.init(key_for(seed, "start")) for seed in study.seeds])
+    for name, metas in (("random", anywhere), ("start", run.start), ("final", run.meta)):
+        arrays[f"worth_{name}"] = _adapted(prepared, metas)
+    arrays["worth_constant"] = np.broadcast_to(constant_loss(prepared.model, prepared.agents), len(study.seeds))
+    facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
+    facts |= {"server": server, "server_flops": server_flops(simulation.method, prepared.model, len(run.agents))}
+    if entry.ceiling:  # nobody can have it, so nobody sends: all its arithmetic is the server's
+        facts |= {"computation": None, "server": computation, "server_flops": flops}
+        nothing = np.zeros((len(study.seeds), 1, len(prepared.agents)), np.int64)
+        arrays |= {"uplink_bits": nothing, "downlink_bits": nothing}
+    judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter)
+    if run.meta_path is not None and run.agent_path is not None:
+        rounds = kept_rounds(simulation.method.rounds)
+        arrays |= {"path_rounds": rounds, "meta_path": run.meta_path, "agent_path": run.agent_path}
+    return Part({name: np.asarray(value) for name, value in arrays.items()} | judged.arrays, facts | judged.facts)
+
+
+def _adapted(prepared: Prepared, metas: Any) -> np.ndarray[Any, Any]:
+    """The agents' mean loss [seeds] from meta-models [seeds, d] after the headline's fine-tuning steps."""
+    e = prepared.study.evaluation
+    settings: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser}
+    return adapted_loss(prepared.model, metas, prepared.agents, steps=e.headline, **settings)
+
+
+def _metered(
+    prepared: Prepared, simulation: Simulation, flops: int, meter: Metering
+) -> tuple[Run, dict[str, Any], dict[str, Any] | None]:
+    """The run, what the agents' arithmetic cost, and what the server's own learning did where there is any."""
+    method, seeds, server = simulation.method, len(prepared.study.seeds), None
+
+    def agents(around: Around) -> Run:
+        nonlocal server
+        if method.learn is None:
+            return simulation.run(around)
+        work = server_flops(method, prepared.model, len(prepared.agents)) * seeds
+        run, server = meter.read(lambda inner: simulation.run(around, inner), work)
+        return run
+
+    run, computation = meter.read(agents, flops * seeds)
+    return run, computation, server
+
+
+def judge(model: Model, tasks: Tasks | None, metas: Any, e: Evaluation, meter: Metering) -> Part:
+    """Adapt meta-models [seeds, d] to the new tasks: quality, and what one new device spends on the headline's steps.
+
+    The reading is of fine-tuning alone, one meta-model to all tasks: the work whose FLOPs are counted.
+    """
+    if tasks is None:
+        nothing = np.zeros((len(metas), 0, len(e.steps)))
+        return Part({"loss": nothing, "accuracy": nothing}, {"adaptation": None, "adaptation_flops": 0})
+    result = adapt(model, metas, tasks, **e.adapting())
+    each, devices = adaptation_flops(model, tasks, e.headline, e.learning_rate, e.optimiser), len(tasks.support.mask)
+    finite = np.flatnonzero(np.isfinite(np.asarray(metas)).all(-1))
+    meta = metas[finite[0] if len(finite) else 0]  # what it costs does not depend on the seed
+    tuning = FineTuning(
+        model, meta, tasks.support, steps=e.headline, learning_rate=e.learning_rate, optimiser=e.optimiser
+    )
+    _, reading = meter.read(tuning.run, each * devices)
+    facts = {"adaptation": reading, "adaptation_flops": each}
+    return Part({"loss": np.asarray(result.loss), "accuracy": np.asarray(result.accuracy)}, facts)
+
+
+def _drawn(study: Study) -> set[str]:
+    """The names of the methods whose agents' trajectories are drawn: the first of each kind."""
+    first = {entry.method: entry.name for entry in reversed(study.methods) if entry.method in DRAWN}
+    return set(first.values())
+
+
+def _trajectories(prepared: Prepared, local: Part | None, parts: Parts) -> Part:
+    """The agents' trajectories of the first seed, in the plane of their first two principal components."""
+    kept = {name: parts.load(method_part(name)).arrays for name in sorted(_drawn(prepared.study))}
+    paths = {
+        name: (a["path_rounds"], a["meta_path"], a["agent_path"]) for name, a in kept.items() if not a["diverged"][0]
+    }
+    own = np.zeros((len(prepared.agents), prepared.model.size)) if local is None else local.arrays["models"][0]
+    labels, points = principal_paths(paths, prepared.agents.names, own)
+    return Part({"pc": points.astype(np.float32)}, {"rows": labels})
+
+
+class Told:
+    """Progress as lines of text for a function."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.line = show
+
+    def stage(self, name: str, work: float) -> None:
+        self.line(name)
+
+    def advance(self, work: float) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def run_into(study: Study, out: str | Path | None, show: Callable[[str], None]) -> Path:
+    """Run a study into a new folder and give its path."""
+    prepared = prepare(study)
+    folder = new_folder(prepared.study, None if out is None else str(out))
+    run_study(prepared, folder, Told(show))
+    return folder
