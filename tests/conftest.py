@@ -1,6 +1,5 @@
 """A small problem that most tests share: three agents that differ in size, a tiny network, arbitrary local models."""
 
-import atexit
 import os
 import shutil
 import sys
@@ -12,7 +11,6 @@ if "slow" not in sys.argv:
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 os.environ["FEWJOULE_CACHE"] = tempfile.mkdtemp(prefix="fewjoule-tests-")  # never the user's own
-atexit.register(shutil.rmtree, os.environ["FEWJOULE_CACHE"], ignore_errors=True)
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +18,10 @@ import numpy as np
 import pytest
 
 import fewjoule as fj
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["FEWJOULE_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
