@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fewjoule.methods.maml import fomaml, maml
     from fewjoule.models.model import Model, OwnModel
     from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
+    from fewjoule.models.torch_modules import from_torch, to_torch
     from fewjoule.models.weights import ModelFile, export, read_model, write_model
     from fewjoule.reporting import write_report as report
     from fewjoule.reporting.run_folder import RunFolder
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CODECS", "METHODS", "Adaptation", "AgentData", "AgentFiles", "Agents", "Alignment", "Codec", "DataFormat",
-    "DivergedWarning", "InputError", "Ledger", "LocalModels", "Method", "Model", "ModelFile", "OwnModel", "Plan",
-    "Run", "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace", "__version__", "adapt", "align",
+    "DivergedWarning", "InputError", "Ledger", "LocalModels", "Method", "Model", "ModelFile", "OwnModel", "Plan", "Run",
+    "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace", "__version__", "adapt", "align",
     "answers", "average", "codec", "conv4", "export", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml",
-    "imaml", "invented", "lean", "local_model", "logistic", "make_agents", "maml", "meta_backward", "method", "mlp",
-    "mnist", "model_from_spec", "plan", "random_start", "read_agents", "read_model", "read_tasks", "report", "reptile",
-    "simulate", "sinusoid", "study", "train_locally", "with_codec", "write_model",
+    "from_torch", "imaml", "invented", "lean", "local_model", "logistic", "make_agents", "maml", "meta_backward",
+    "method", "mlp", "mnist", "model_from_spec", "plan", "random_start", "read_agents", "read_model", "read_tasks",
+    "report", "reptile", "simulate", "sinusoid", "study", "to_torch", "train_locally", "with_codec", "write_model",
 ]  # fmt: skip
 HOMES = {  # where each public name lives; the block above says the same to type checkers, and a test compares the two
     "Adaptation": "training.adapt.Adaptation",
@@ -81,6 +82,7 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "fedsgd": "methods.fedavg.fedsgd",
     "fisher": "methods.fisher",
     "fomaml": "methods.maml.fomaml",
+    "from_torch": "models.torch_modules.from_torch",
     "imaml": "methods.imaml",
     "invented": "methods.answers.invented",
     "lean": "methods.lean",
@@ -103,6 +105,7 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "simulate": "simulation.simulate.simulate",
     "sinusoid": "tasks.sinusoid",
     "study": "studies.settings.load_study",
+    "to_torch": "models.torch_modules.to_torch",
     "train_locally": "training.local.train_locally",
     "with_codec": "methods.with_codec",
     "write_model": "models.weights.write_model",

@@ -99,7 +99,7 @@ def fit_tensors(
 ) -> tuple[list[str], str]:
     """The file's name for each tensor of the model in flat order, and whose layout they have."""
     own = dict(zip(model.tensor_names(), model.tensor_shapes(), strict=True))
-    if not model.spec:  # a user's own functions: the names must be theirs
+    if not model.knows_layers:  # a user's own code: the names must be theirs
         layout = "fewjoule"
     elif layout != "fewjoule":
         found = _layers(file, shapes)

@@ -5,7 +5,7 @@ batch x. The flat order of the weights is the order of the pytree's leaves.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,8 @@ from fewjoule.models.architecture import Architecture
 from fewjoule.tasks.samples import Agents, Samples
 
 LOSSES = ("mse", "cross_entropy")
+Loss = str | Callable[[Any, Any], Any]
+"""One of these names, or a function of (outputs, targets) of a batch."""
 TARGETS = {  # whether they are classes: what is said about them, and what cures a loss that does not fit
     True: ("whole numbers (classes)", "use cross_entropy, or make them real numbers (--task regression)"),
     False: ("real numbers", "use mse, or make them whole numbers if they are classes (--task classification)"),
@@ -27,8 +29,11 @@ TARGETS = {  # whether they are classes: what is said about them, and what cures
 class Model:
     """A model with its loss, over flat vectors of `size` weights.
 
-    `spec` names a built-in architecture (`"mlp:1-40-40-1"`), so that a file of weights can tell it; it is empty for a
-    user's own pair of functions. `input_shape` is that of one sample, where it is known.
+    `spec` names a built-in architecture (`"mlp:1-40-40-1"`), so that a file of weights can tell it, or a user's code
+    that was given by name (`"torch:net.py:Net"`); it is empty for a pair of functions. `input_shape` is that of one
+    sample, where it is known. `loss` may be a function of (outputs, targets): it is called with one sample at a time,
+    as a batch of one, and its mean counts, so that padding never does; targets are whole or real numbers, of any
+    shape. `tensor_names` are in flat order; without them the pytree's own keys name the tensors.
     """
 
     def __init__(
@@ -36,16 +41,20 @@ class Model:
         init: Callable[[Array], Any],
         apply: Callable[[Any, Array], Array],
         *,
-        loss: str = "mse",
+        loss: Loss = "mse",
         architecture: Architecture | None = None,
         input_shape: tuple[int, ...] | None = None,
+        tensor_names: Sequence[str] | None = None,
+        spec: str = "",
     ) -> None:
-        if callable(loss):
-            raise InputError(f"loss must be one of {', '.join(LOSSES)}, got a function; own losses are not taken yet.")
-        if loss not in LOSSES:
+        if isinstance(loss, str) and loss not in LOSSES:
             raise unknown("loss", loss, LOSSES)
-        self.loss_name, self._architecture = loss, architecture
-        self.spec = architecture.spec if architecture else ""
+        self._own_loss = None if isinstance(loss, str) else loss
+        self.loss_name: str = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+        if not isinstance(loss, str) and self.loss_name in LOSSES:
+            raise InputError(f"a loss of your own must not be called {self.loss_name}; give it another name.")
+        self._architecture = architecture
+        self.spec = architecture.spec if architecture else spec
         self.input_shape = architecture.input_shape if architecture else input_shape
         self._init, self._apply = init, apply
         shapes = jax.eval_shape(init, jax.random.key(0))
@@ -57,6 +66,8 @@ class Model:
                 raise InputError(f"weights must be floating point, got {leaf.dtype} at {jax.tree_util.keystr(path)}.")
             self._names.append(jax.tree_util.keystr(path, simple=True, separator="."))
             self._shapes.append(leaf.shape)
+        if tensor_names is not None:
+            self._names = list(tensor_names)
         self.size: int = sum(math.prod(shape) for shape in self._shapes)
 
     def __repr__(self) -> str:
@@ -91,6 +102,11 @@ class Model:
         return {name: np.asarray(leaf) for name, leaf in zip(self._names, leaves, strict=True)}
 
     @property
+    def knows_layers(self) -> bool:
+        """Whether it is built in, so that its layers are known."""
+        return self._architecture is not None
+
+    @property
     def architecture(self) -> Architecture:
         """The layers of a built-in model; a user's own pair of functions has none that are known."""
         if self._architecture is None:
@@ -104,9 +120,12 @@ class Model:
         return self._apply(self.unflatten(vector), x)
 
     def loss(self, vector: Array, samples: Samples) -> Array:
-        """Mean loss over the real samples: squared error (mean over outputs) or cross entropy in nats."""
+        """Mean loss over the real samples: squared error (mean over outputs), cross entropy in nats, or the user's."""
         outputs = self.apply(vector, samples.x)
-        if self.loss_name == "mse":
+        if self._own_loss is not None:
+            own = self._own_loss
+            each = jax.vmap(lambda o, y: jnp.mean(own(o[None], y[None])))(outputs, samples.y)
+        elif self.loss_name == "mse":
             each = ((outputs - samples.y) ** 2).mean(-1)
         else:
             log_p = jax.nn.log_softmax(_permit(outputs, samples.allowed))
@@ -114,8 +133,8 @@ class Model:
         return _masked_mean(each, samples.mask)
 
     def accuracy(self, vector: Array, samples: Samples) -> Array:
-        """Share of the real samples whose class is right; NaN for regression."""
-        if self.loss_name == "mse":
+        """Share of the real samples whose class is right; NaN for any other loss than cross entropy."""
+        if self.loss_name != "cross_entropy":
             return jnp.full((), jnp.nan)
         outputs = _permit(self.apply(vector, samples.x), samples.allowed)
         return _masked_mean((outputs.argmax(-1) == samples.y).astype(jnp.float32), samples.mask)
@@ -167,7 +186,8 @@ def check_samples(model: Model, samples: Samples, what: str) -> None:
     classes = samples.y.dtype.kind == "i"
     lead = samples.mask.ndim - 1
     inputs, targets = samples.x.shape[lead:], samples.y.shape[lead:]
-    if classes != (model.loss_name == "cross_entropy"):
+    own_loss = model.loss_name not in LOSSES
+    if not own_loss and classes != (model.loss_name == "cross_entropy"):
         kind, cure = TARGETS[classes]
         raise InputError(f"{what} have targets that are {kind}, but the model's loss is {model.loss_name}; {cure}.")
     try:
@@ -175,6 +195,8 @@ def check_samples(model: Model, samples: Samples, what: str) -> None:
     except (TypeError, ValueError) as error:
         shape = list(inputs[1:])
         raise InputError(f"{what} have inputs of shape {shape}, which {model} does not take.") from error
+    if own_loss and outputs[:1] == inputs[:1]:
+        return
     if len(outputs) != 2 or outputs[0] != inputs[0]:
         raise InputError(
             f"{model} must give [samples, outputs] for a batch, got {list(outputs)} for {inputs[0]} samples."

@@ -119,7 +119,7 @@ def align(
     models = jnp.asarray(models)
     if models.ndim != 2 or models.shape != (len(agents), model.size):
         raise InputError(f"models must have shape [{len(agents)}, {model.size}], got {list(models.shape)}.")
-    knows_layers = mode == "always" or bool(model.spec)
+    knows_layers = mode == "always" or model.knows_layers
     aligned = align_models(model, models) if mode != "never" and knows_layers else models
     before, after = barrier(model, models, agents), barrier(model, aligned, agents)
     tasks = Tasks(agents.data.train, agents.data.train)
