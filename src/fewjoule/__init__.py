@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fewjoule.methods.fedavgm import fedavgm
     from fewjoule.methods.fedexp import fedexp
     from fewjoule.methods.maml import fomaml, maml
+    from fewjoule.models.jax_modules import from_equinox, from_flax
     from fewjoule.models.model import Model, OwnModel
     from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
     from fewjoule.models.torch_modules import from_torch, to_torch
@@ -40,9 +41,10 @@ __all__ = [
     "DivergedWarning", "InputError", "Ledger", "LocalModels", "Method", "Model", "ModelFile", "OwnModel", "Plan", "Run",
     "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace", "__version__", "adapt", "align",
     "answers", "average", "codec", "conv4", "export", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml",
-    "from_torch", "imaml", "invented", "lean", "local_model", "logistic", "make_agents", "maml", "meta_backward",
-    "method", "mlp", "mnist", "model_from_spec", "plan", "random_start", "read_agents", "read_model", "read_tasks",
-    "report", "reptile", "simulate", "sinusoid", "study", "to_torch", "train_locally", "with_codec", "write_model",
+    "from_equinox", "from_flax", "from_torch", "imaml", "invented", "lean", "local_model", "logistic", "make_agents",
+    "maml", "meta_backward", "method", "mlp", "mnist", "model_from_spec", "plan", "random_start", "read_agents",
+    "read_model", "read_tasks", "report", "reptile", "simulate", "sinusoid", "study", "to_torch", "train_locally",
+    "with_codec", "write_model",
 ]  # fmt: skip
 HOMES = {  # where each public name lives; the block above says the same to type checkers, and a test compares the two
     "Adaptation": "training.adapt.Adaptation",
@@ -82,6 +84,8 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "fedsgd": "methods.fedavg.fedsgd",
     "fisher": "methods.fisher",
     "fomaml": "methods.maml.fomaml",
+    "from_equinox": "models.jax_modules.from_equinox",
+    "from_flax": "models.jax_modules.from_flax",
     "from_torch": "models.torch_modules.from_torch",
     "imaml": "methods.imaml",
     "invented": "methods.answers.invented",

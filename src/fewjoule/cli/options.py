@@ -8,6 +8,7 @@ import typer
 
 from fewjoule import files
 from fewjoule.errors import InputError
+from fewjoule.models.code import is_code, trust
 from fewjoule.models.nets import model_from_spec
 from fewjoule.models.weights import ModelFile, read_header, read_model
 from fewjoule.tasks.format import DataFormat, format_of_card
@@ -31,14 +32,19 @@ def load(path: Path, spec: str | None, loss: str | None, layout: str | None) -> 
     """A model by its file; flags say what a file without a card does not."""
     files.use_compile_cache()
     known = loss or (read_header(path).card or {}).get("loss")
-    model = None if spec is None or known is None else model_from_spec(spec, loss=known)
+    model = None if spec is None or known is None else model_from_spec(named(spec), loss=known)
     return read_model(path, model=model, loss=loss, layout=layout)
 
 
 def format_of(loaded: ModelFile, target: str | None, divide_by: float | None) -> DataFormat:
     """How the model's files are read: as its card says, unless a flag says otherwise."""
-    task = "regression" if loaded.model.loss_name == "mse" else "classification"
+    task = "classification" if loaded.model.loss_name == "cross_entropy" else "regression"
     return format_of_card(loaded.card, task, **given(target=target, divide_by=divide_by))
+
+
+def named(spec: str) -> str:
+    """A model's spec as somebody wrote it on the command line: code that it names is trusted from here on."""
+    return trust(spec) if is_code(spec) else spec
 
 
 def given(**flags: Any) -> dict[str, Any]:

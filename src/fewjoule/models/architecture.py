@@ -84,7 +84,7 @@ def read_spec(spec: str) -> Architecture:
         raise InputError(f"model '{spec[:20]}…' has {len(spec)} characters, at most {LONGEST_SPEC} are read.")
     kind, _, rest = spec.partition(":")
     if kind not in ("mlp", "conv4"):
-        raise unknown("model", kind, ("mlp", "conv4"))
+        raise unknown("model", kind, ("mlp", "conv4", "torch", "python"))
     first, *others = rest.split("-")
     try:
         image, sizes = [int(n) for n in first.split("x")], [int(n) for n in others]

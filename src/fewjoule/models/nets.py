@@ -11,6 +11,7 @@ from jax import Array
 
 from fewjoule.errors import InputError, unknown
 from fewjoule.models.architecture import Architecture, LayerShape, conv4_architecture, mlp_architecture, read_spec
+from fewjoule.models.code import is_code, trusted
 from fewjoule.models.model import Model
 
 
@@ -90,8 +91,9 @@ def conv4(
 
 
 def model_from_spec(spec: str, *, init: str = "glorot", loss: str = "mse") -> Model:
-    """The built-in model that a spec names: `mlp:784-8-8-10` or `conv4:28x28x1-5-64` (image, classes, filters)."""
-    return _built(read_spec(spec), init, loss)
+    """The model that a spec names: `mlp:784-8-8-10`, `conv4:28x28x1-5-64` (image, classes, filters), or code that is
+    trusted already, such as `torch:net.py:Net`: see `code`."""
+    return trusted(spec, loss) if is_code(spec) else _built(read_spec(spec), init, loss)
 
 
 @lru_cache  # equal settings give one object, so programs compiled for it are found again

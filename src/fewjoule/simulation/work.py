@@ -65,7 +65,10 @@ def data_of(agents: Agents) -> AgentData:
 def data_for(model: Model, samples: int) -> AgentData:
     """The shapes of an agent's data with so many samples, from the model alone."""
     if model.input_shape is None:
-        raise InputError("this needs a built-in model, such as mlp:784-8-8-10, to know the shape of its inputs.")
+        raise InputError(
+            "this needs to know the shape of the model's inputs; give Model(..., input_shape=(28, 28)), or the module "
+            "an attribute input_shape."
+        )
     x = _shape((samples, *model.input_shape), jnp.float32)
     outputs = jax.eval_shape(model.apply, vector_of(model), x)
     y = _shape((samples,), jnp.int32) if model.loss_name == "cross_entropy" else outputs

@@ -14,7 +14,6 @@ from jax import Array
 
 from fewjoule.errors import InputError
 from fewjoule.models.model import Model, check_alike, check_fit
-from fewjoule.models.nets import model_from_spec
 from fewjoule.models.weights import read_model
 from fewjoule.simulation.rules import needs_one_architecture
 from fewjoule.studies.families import TASK_SEED, FilesFamily
@@ -69,7 +68,8 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
         tasks, names, *_ = read_tasks(family.new_tasks, own.files.format, shots=evaluation.shots, seed=TASK_SEED)
         data += f", {len(names)} new tasks of {family.new_tasks}"
         evaluation = evaluation.model_copy(update={"tasks": len(names)})  # as many new tasks as there are files
-    model = ModelSettings(spec=own.model.spec, init=study.model.init, loss=own.model.loss_name)
+    spec = study.model.spec or own.model.spec  # code keeps its path, so that a stopped run finds it again
+    model = ModelSettings(spec=spec, init=study.model.init, loss=own.model.loss_name)
     study = study.model_copy(update={"model": model, "evaluation": evaluation})
     return Prepared(study, own.model, for_seeds(lambda seed: agents, seeds), tasks, data, own)
 
@@ -112,7 +112,7 @@ def read_own(
             "or move the agents' models away so that they are trained here."
         )
     if settings.spec is not None:
-        model, source = model_from_spec(settings.spec, init=settings.init, loss=loss), "as given"
+        model, source = settings.build(settings.spec, loss), "as given"
     elif paths:
         first = next(iter(paths.values()))
         model, source = read_model(first, loss=loss, layout=family.layout).model, f"from {first.name}"

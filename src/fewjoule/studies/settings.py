@@ -17,6 +17,7 @@ from fewjoule.energy.metering import Metering, check_meter
 from fewjoule.energy.presets import device, link
 from fewjoule.errors import InputError, unknown
 from fewjoule.methods import Method, method
+from fewjoule.models.code import is_code, trust
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.reporting.run_folder import RunFolder
@@ -37,6 +38,10 @@ class ModelSettings(Table):
     spec: str | None = None
     init: str = "glorot"
     loss: str | None = None
+
+    def build(self, spec: str, loss: str) -> Model:
+        """The model of this spec. Code is run, as whoever runs a study file has named it."""
+        return model_from_spec(trust(spec) if is_code(spec) else spec, init=self.init, loss=loss)
 
 
 class LocalSettings(Table):
@@ -117,7 +122,7 @@ class Study(Table):
         if self.model.spec is None:
             raise InputError("model.spec is missing; add it.")
         loss = self.model.loss or str(getattr(self.family, "LOSS", "mse"))
-        return model_from_spec(self.model.spec, init=self.model.init, loss=loss)
+        return self.model.build(self.model.spec, loss)
 
     def run(self, out: str | Path | None = None, *, show: Callable[[str], None] = lambda line: None) -> RunFolder:
         """Run the study as `fewjoule run` does, into the folder `out` (by default the first free of runs/NAME).

@@ -47,7 +47,10 @@ class Worth(NamedTuple):
 
 
 def constant_loss(model: Model, agents: Agents) -> np.ndarray[Any, Any]:
-    """Mean over the agents of the loss that the best constant has on an agent's samples: one, or [seeds]."""
+    """Mean over the agents of the loss that the best constant has on an agent's samples: one, or [seeds].
+
+    0 where the loss is the user's own, of which the best constant is not known.
+    """
     samples = agents.data.train
     mask, y = np.asarray(samples.mask, np.float64), np.asarray(samples.y)
     count = mask.sum(-1)
@@ -55,6 +58,8 @@ def constant_loss(model: Model, agents: Agents) -> np.ndarray[Any, Any]:
         weights = mask[..., None]
         mean = (weights * y).sum(-2, keepdims=True) / count[..., None, None]
         each = ((weights * (y - mean) ** 2).sum(-2) / count[..., None]).mean(-1)
+    elif model.loss_name != "cross_entropy":
+        each = np.zeros(count.shape)
     else:
         shares = (mask[..., None] * (y[..., None] == np.arange(y.max() + 1))).sum(-2) / count[..., None]
         each = -(shares * np.log(np.where(shares > 0, shares, 1))).sum(-1)
