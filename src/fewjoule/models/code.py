@@ -20,6 +20,7 @@ KINDS = ("torch", "python")
 """A torch.nn.Module, its class or a function that makes it; or a fewjoule Model or a function that makes it."""
 TRUSTED: dict[str, Callable[[str | None], Model]] = {}
 """Models, by the bare names of their files and their loss."""
+SOURCES: dict[str, Path] = {}
 
 
 def is_code(spec: str) -> bool:
@@ -33,8 +34,13 @@ def trust(spec: str) -> str:
     """
     kind, file, name = _parts(spec)
     bare = f"{kind}:{file.name}:{name}"
-    TRUSTED[bare] = _built(kind, file.resolve(), name, bare)
+    TRUSTED[bare], SOURCES[bare] = _built(kind, file.resolve(), name, bare), file.resolve()
     return bare
+
+
+def source_of(spec: str) -> str:
+    """What stands for the model in a cache: the spec, or the text of trusted code."""
+    return f"{spec} {SOURCES[spec].read_text('utf-8')}" if spec in SOURCES else spec
 
 
 def trusted(spec: str, loss: str | None) -> Model:

@@ -112,8 +112,9 @@ def server_flops(method: Method, model: Model, agents: int) -> int:
 
 
 def training_flops(
-    model: Model, agents: Agents, steps: Any, *, name: str, learning_rate: float, batch: int | None, max_steps: int
-) -> Any:
+    model: Model, agents: Agents, steps: Any, *, name: str, learning_rate: float, batch: int | None, max_steps: int,
+    early_stopping: bool = False,
+) -> Any:  # fmt: skip
     """FLOPs of the offline training for each seed and agent, from the steps [seeds, agents] that were taken.
 
     The checks whether to stop, each over all samples, are part of it.
@@ -126,6 +127,7 @@ def training_flops(
     samples, between = data_of(agents).train, steps_between_checks(max_steps)
     once = count(one, vector, jax.eval_shape(by.init, vector), samples, key_shape()).flops
     check = count(partial(loss_and_gradient_norm, model.loss), vector, samples).flops
+    check += count(model.loss, vector, data_of(agents).validation).flops if early_stopping else 0
     taken = np.asarray(steps, np.int64)
     return once * taken + check * -(-taken // between)
 

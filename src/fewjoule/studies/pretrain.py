@@ -11,6 +11,7 @@ from fewjoule._version import __version__
 from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.files import cache_dir
+from fewjoule.models.code import source_of
 from fewjoule.models.model import OwnModel
 from fewjoule.simulation.work import training_flops
 from fewjoule.studies.parts import Part, Parts
@@ -58,6 +59,7 @@ def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
             learning_rate=by.learning_rate,
             batch=by.batch,
             max_steps=by.max_steps,
+            early_stopping=by.early_stopping,
         )
         reading = meter.of_flops(local.facts["reading"], int(flops.sum()))
     facts: dict[str, Any] = {"reading": reading, "flops": flops.tolist()}
@@ -93,8 +95,9 @@ def models_of(prepared: Prepared, local: Part | None) -> Any:
 def _trained(prepared: Prepared, rest: Agents, missing: list[int], meter: Metering, progress: Progress) -> Part:
     """Train the agents without a model. Own agents' models are kept for other runs with the same data and settings."""
     study, own = prepared.study, prepared.own
-    known = (__version__, prepared.model.spec, study.model.init, study.local, study.seeds, rest.names, meter.describe())
-    name, kept = digest_of(repr(known), rest.data.train), None
+    net = (source_of(prepared.model.spec), study.model.init)
+    known = (__version__, net, study.local, study.seeds, rest.names, meter.describe())
+    name, kept = digest_of(repr(known), rest.data), None
     if own is not None:
         (cache_dir() / "local").mkdir(parents=True, exist_ok=True)
         kept = Parts(cache_dir() / "local")

@@ -49,10 +49,12 @@ class LocalSettings(Table):
 
     optimiser: str = "sgd"
     learning_rate: Positive = 0.01
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # how the learning rate falls over max_steps
     batch: Count | None = 100
     max_steps: Count = 20_000
     gradient_tolerance: Annotated[float, Field(ge=0)] = 1e-3
     plateau_tolerance: Annotated[float, Field(ge=0)] = 0.0
+    early_stopping: bool = False  # by the loss on the agent's validation samples, whose best model is kept
     patience: Count = 5
 
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -34,12 +34,29 @@ def optimiser_names() -> list[str]:
     return sorted(names)
 
 
+Optimiser: TypeAlias = str | optax.GradientTransformation
+"""An optax optimiser by name, or any optax object, which has its learning rate already."""
+SCHEDULES: dict[str, Callable[[float, int], Any]] = {
+    "constant": lambda rate, steps: rate,
+    "linear": lambda rate, steps: optax.linear_schedule(rate, 0.0, steps),
+    "cosine": optax.cosine_decay_schedule,
+}
+"""How a learning rate falls to 0 over so many steps, if it does."""
+
+
 @lru_cache
-def optimiser(name: str, learning_rate: float) -> optax.GradientTransformation:
-    """The optax optimiser of this name with learning rate `learning_rate`."""
+def optimiser(
+    name: Optimiser, learning_rate: float, schedule: str = "constant", steps: int = 0
+) -> optax.GradientTransformation:
+    """The optax optimiser of this name, whose learning rate follows the schedule over `steps` steps."""
+    if isinstance(name, optax.GradientTransformation):
+        return name
     if name not in optimiser_names():
         raise unknown("optimiser", name, optimiser_names())
-    built: optax.GradientTransformation = getattr(optax, name)(learning_rate=learning_rate)
+    if schedule not in SCHEDULES:
+        raise unknown("schedule", schedule, SCHEDULES)
+    rate = SCHEDULES[schedule](learning_rate, steps)
+    built: optax.GradientTransformation = getattr(optax, name)(learning_rate=rate)
     return built
 
 

@@ -14,21 +14,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
 from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError, count_or_none, not_negative, positive, positive_int
 from fewjoule.models.model import Model, check_fit
 from fewjoule.randomness import agent_ids, key_for, seeds_of
-from fewjoule.tasks.samples import Agents, Samples
+from fewjoule.tasks.samples import AgentData, Agents, Samples
 from fewjoule.training.curvature import largest_eigenvalue
-from fewjoule.training.descent import Loss, descend
+from fewjoule.training.descent import Loss, Optimiser, descend
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.program import Program
 
 LONGEST_CALL_SECONDS = 0.5
 """A longer call would keep Ctrl-C waiting."""
-STOPPED_BY = ("limit", "gradient", "plateau", "diverged")
+STOPPED_BY = ("limit", "gradient", "plateau", "diverged", "validation")
 CHECK_EVERY = 500
 
 
@@ -59,12 +60,14 @@ def train_locally(
     agents: Agents,
     *,
     seed: int | Sequence[int] = 0,
-    optimiser: str = "sgd",
+    optimiser: Optimiser = "sgd",
     learning_rate: float = 0.01,
+    schedule: str = "constant",
     batch: int | None = 100,
     max_steps: int = 20_000,
     gradient_tolerance: float = 1e-3,
     plateau_tolerance: float = 0.0,
+    early_stopping: bool = False,
     patience: int = 5,
     check_every: int = CHECK_EVERY,
     shared_start: bool = True,
@@ -76,10 +79,15 @@ def train_locally(
     An agent stops when the norm of its full gradient is at most `gradient_tolerance`, when `patience` checks in a row
     lowered its best loss by less than the share `plateau_tolerance` (0 leaves that rule out), or after `max_steps`
     steps. The first two are looked at every `check_every` steps (a few less, where that divides `max_steps` more
-    evenly). An agent whose loss overflows stops as "diverged", with a warning. `shared_start` False gives every agent
-    a random start of its own, as where the agents never met. A sequence of seeds gives results a leading axis.
-    `around` is where a meter goes: it is handed the execution of the compiled program. `told` is handed the share of
-    the training that is done, about every half second.
+    evenly). With `early_stopping` an agent also stops when `patience` checks in a row found no lower loss on its
+    validation samples, and its model is that of the check where this loss was lowest. An agent whose loss overflows
+    stops as "diverged", with a warning.
+
+    `optimiser` is an optax optimiser by name, whose learning rate stays or falls to 0 over `max_steps` (`schedule`:
+    constant, linear or cosine), or any optax object. `shared_start` False gives every agent a random start of its own,
+    as where the agents never met. A sequence of seeds gives results a leading axis. `around` is where a meter goes: it
+    is handed the execution of the compiled program. `told` is handed the share of the training that is done, about
+    every half second.
     """
     check_fit(model, agents)
     positive("learning_rate", learning_rate)
@@ -89,11 +97,13 @@ def train_locally(
     positive_int("check_every", check_every)
     not_negative("gradient_tolerance", gradient_tolerance)
     not_negative("plateau_tolerance", plateau_tolerance)
+    if early_stopping and not np.asarray(agents.data.validation.mask).any(-1).all():
+        raise InputError("early_stopping needs validation samples of every agent; give make_agents(validation=...).")
     seeds = seed_list(seed, agents)
     chunk = steps_between_checks(max_steps, check_every)
-    rules = _Rules(optimiser, learning_rate, batch, max_steps, gradient_tolerance, plateau_tolerance, patience, chunk)
-    make_optimiser(optimiser, learning_rate)
-    per_seed, samples, ids = agents.seeds is not None, agents.data.train, agent_ids(agents.names)
+    chosen = make_optimiser(optimiser, learning_rate, schedule, max_steps)
+    rules = _Rules(chosen, batch, max_steps, gradient_tolerance, plateau_tolerance, early_stopping, patience, chunk)
+    per_seed, samples, ids = agents.seeds is not None, agents.data, agent_ids(agents.names)
     start, keys, training = _begin(model, rules, shared_start, ids, seeds)
     zero = jnp.zeros((), jnp.int32)
     advance = Program(_advance, (model, rules, per_seed), (samples, keys, zero, zero + 1, training))
@@ -108,7 +118,7 @@ def train_locally(
         return p
 
     p: _Training = advance.run(around, train)
-    sharp = _sharpness(model, per_seed, p.model, samples, keys)
+    sharp = _sharpness(model, per_seed, p.model, samples.train, keys)
     out = {
         "models": p.model, "start": start, "loss": p.loss, "gradient_norm": p.gradient_norm, "steps": p.steps,
         "sharpness": sharp,
@@ -151,12 +161,12 @@ def seed_list(seed: int | Sequence[int], agents: Agents) -> np.ndarray[Any, Any]
 
 
 class _Rules(NamedTuple):
-    optimiser: str
-    learning_rate: float
+    optimiser: optax.GradientTransformation
     batch: int | None
     max_steps: int
     gradient_tolerance: float
     plateau_tolerance: float
+    early_stopping: bool
     patience: int
     check_every: int
 
@@ -167,7 +177,8 @@ class _Training(NamedTuple):
     model: Array
     memory: Any  # of the optimiser
     steps: Array
-    best: Array  # lowest loss at a check
+    best: Array  # lowest loss at a check; with early stopping, on the validation samples
+    kept: Any  # with early stopping, the model there with its loss and gradient norm; else nothing
     waited: Array  # checks since the best loss fell by enough
     loss: Array
     gradient_norm: Array
@@ -181,7 +192,6 @@ class _Training(NamedTuple):
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _begin(model: Model, rules: _Rules, shared: bool, ids: Array, seeds: Array) -> tuple[Array, Array, _Training]:
     """The start, every agent's key [seeds, agents], and the training before its first step."""
-    chosen = make_optimiser(rules.optimiser, rules.learning_rate)
 
     def keys(purpose: str) -> Array:
         roots = jax.vmap(lambda s: key_for(s, purpose))(seeds)
@@ -194,43 +204,53 @@ def _begin(model: Model, rules: _Rules, shared: bool, ids: Array, seeds: Array) 
         start = first = jax.vmap(jax.vmap(model.init))(keys("start"))
     zeros = jnp.zeros(first.shape[:2])
     whole = zeros.astype(jnp.int32)
-    memory = jax.vmap(jax.vmap(chosen.init))(first)
-    return start, keys("local"), _Training(first, memory, whole, zeros + jnp.inf, whole, zeros, zeros, whole, zeros > 0)
+    memory = jax.vmap(jax.vmap(rules.optimiser.init))(first)
+    kept = (first, zeros, zeros) if rules.early_stopping else None
+    training = _Training(first, memory, whole, zeros + jnp.inf, kept, whole, zeros, zeros, whole, zeros > 0)
+    return start, keys("local"), training
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _advance(
-    model: Model, rules: _Rules, per_seed: bool, samples: Samples, keys: Array, chunk: Array, most: Array, p: _Training
+    model: Model, rules: _Rules, per_seed: bool, data: AgentData, keys: Array, chunk: Array, most: Array, p: _Training
 ) -> tuple[Array, _Training]:
     """Go on from chunk number `chunk`, for at most `most` chunks or until every agent is done."""
-    chosen = make_optimiser(rules.optimiser, rules.learning_rate)
 
-    def check(p: _Training, samples: Samples) -> _Training:
-        loss, norm = loss_and_gradient_norm(model.loss, p.model, samples)
-        better = loss < p.best * (1 - rules.plateau_tolerance)
+    def check(p: _Training, data: AgentData) -> _Training:
+        loss, norm = loss_and_gradient_norm(model.loss, p.model, data.train)
+        judged = model.loss(p.model, data.validation) if rules.early_stopping else loss
+        better = judged < p.best * (1 - rules.plateau_tolerance)
         waited = jnp.where(better, 0, p.waited + 1)
-        flat = (waited >= rules.patience) & (rules.plateau_tolerance > 0)
+        flat = (waited >= rules.patience) & (rules.early_stopping or rules.plateau_tolerance > 0)
         calm = norm <= rules.gradient_tolerance
         lost = ~jnp.isfinite(loss) | ~jnp.isfinite(norm)
-        rule = jnp.where(lost, 3, jnp.where(calm, 1, jnp.where(flat, 2, 0)))
+        rule = jnp.where(lost, 3, jnp.where(calm, 1, jnp.where(flat, 4 if rules.early_stopping else 2, 0)))
         done = calm | flat | (p.steps >= rules.max_steps) | lost
-        return _Training(p.model, p.memory, p.steps, jnp.minimum(p.best, loss), waited, loss, norm, rule, done)
+        kept = None
+        if rules.early_stopping:  # the best so far, which is what the training gives when it is done
+            here = (p.model, loss, norm)
+            kept = jax.tree.map(partial(jnp.where, judged < p.best), here, p.kept)
+            given, loss, norm = jax.tree.map(partial(jnp.where, done & ~lost), kept, here)
+            p = p._replace(model=given)
+        best = jnp.minimum(p.best, judged)
+        return _Training(p.model, p.memory, p.steps, best, kept, waited, loss, norm, rule, done)
 
-    def advance(p: _Training, samples: Samples, key: Array, chunk: Array) -> _Training:
+    def advance(p: _Training, data: AgentData, key: Array, chunk: Array) -> _Training:
         left = rules.max_steps - p.steps
         reached = descend(
-            model.loss, p.model, samples, jax.random.fold_in(key, chunk), by=chosen, steps=rules.check_every,
-            batch=rules.batch, memory=p.memory, limit=left if rules.max_steps % rules.check_every else None,
+            model.loss, p.model, data.train, jax.random.fold_in(key, chunk), by=rules.optimiser,
+            steps=rules.check_every, batch=rules.batch, memory=p.memory,
+            limit=left if rules.max_steps % rules.check_every else None,
         )  # fmt: skip
         steps = p.steps + jnp.minimum(rules.check_every, left)
-        after = check(p._replace(model=reached.vector, memory=reached.memory, steps=steps), samples)
+        after = check(p._replace(model=reached.vector, memory=reached.memory, steps=steps), data)
         return jax.tree.map(lambda old, new: jnp.where(p.done, old, new), p, after)
 
     over_seeds = jax.vmap(jax.vmap(advance, (0, 0, 0, None)), (0, 0 if per_seed else None, 0, None))
 
     def go(carry: tuple[Array, _Training]) -> tuple[Array, _Training]:
         chunk, p = carry
-        return chunk + 1, over_seeds(p, samples, keys, chunk)
+        return chunk + 1, over_seeds(p, data, keys, chunk)
 
     last = chunk + most
     return jax.lax.while_loop(lambda c: ~c[1].done.all() & (c[0] < last), go, (chunk, p))
