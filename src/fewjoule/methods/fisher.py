@@ -10,6 +10,8 @@ The scaling is ours: an agent whose loss is larger all over is not more certain 
 which no sample moves fall back to the plain average. The start is the common random one, which costs nothing to send.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,10 +45,10 @@ def fisher(*, floor: Positive = 0.1, weighting: Weighting = "agents") -> Method:
 def empirical_fisher(loss: Loss, model: Array, samples: Samples) -> Array:
     """Mean over the real samples of the squared gradient of each one's loss."""
 
-    def add(total: Array, sample: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        x, y, mask = sample
-        gradient = jax.grad(loss)(model, Samples(x[None], y[None], jnp.ones(1), samples.allowed))
+    def add(total: Array, sample: Any) -> tuple[Array, None]:
+        (x, y, weight), mask = jax.tree.map(lambda a: a[None], sample[:3]), sample[3]
+        gradient = jax.grad(loss)(model, Samples(x, y, jnp.ones(1), samples.allowed, weight))
         return total + mask * gradient**2, None
 
-    total, _ = jax.lax.scan(add, jnp.zeros_like(model), (samples.x, samples.y, samples.mask))
+    total, _ = jax.lax.scan(add, jnp.zeros_like(model), (samples.x, samples.y, samples.weight, samples.mask))
     return total / samples.mask.sum()

@@ -130,7 +130,7 @@ class Model:
         else:
             log_p = jax.nn.log_softmax(_permit(outputs, samples.allowed))
             each = -jnp.take_along_axis(log_p, samples.y[..., None], -1)[..., 0]
-        return _masked_mean(each, samples.mask)
+        return _masked_mean(each if samples.weight is None else each * samples.weight, samples.mask)
 
     def accuracy(self, vector: Array, samples: Samples) -> Array:
         """Share of the real samples whose class is right; NaN for any other loss than cross entropy."""

@@ -18,6 +18,7 @@ from fewjoule.errors import InputError, positive_int
 from fewjoule.randomness import agent_id, seeds_of, uniform_rows
 
 Pair = tuple[Any, Any]  # x and y
+Weighed = Pair | tuple[Any, Any, Any]  # and what each sample counts
 DrawPair = Callable[[int, np.random.Generator], Pair]
 ALL_AGENTS = "all"
 """The name that a ledger gives to an amount of all agents together, so no agent may have it."""
@@ -36,6 +37,7 @@ class Samples(NamedTuple):
     y: Array  # [n, outputs] float for regression, [n] int class for classification
     mask: Array  # [n] float32, 1 where a sample is real
     allowed: Array | None = None  # [classes] bool: classes that the softmax may choose; None allows all
+    weight: Array | None = None  # [n] float32, what a sample's loss counts, 1 on average; None counts all alike
 
 
 class AgentData(NamedTuple):
@@ -58,8 +60,14 @@ def draw(samples: Samples, key: Array, size: int | None) -> Samples:
     if size is None:
         return samples
     rows = uniform_rows(key, size, samples.mask.sum())
-    x, y = (a.at[rows].get(mode="promise_in_bounds") for a in (samples.x, samples.y))
-    return Samples(x, y, jnp.ones(size, samples.mask.dtype), samples.allowed)
+    x, y, weight = rows_of(samples, rows, "promise_in_bounds")
+    return Samples(x, y, jnp.ones(size, samples.mask.dtype), samples.allowed, weight)
+
+
+def rows_of(samples: Samples, rows: Array, mode: str) -> tuple[Array, Array, Array | None]:
+    """Inputs, targets and weights at these positions."""
+    taken = jax.tree.map(lambda a: a.at[rows].get(mode=mode), (samples.x, samples.y, samples.weight))
+    return taken[0], taken[1], taken[2]
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,7 +109,7 @@ class Tasks(NamedTuple):
 
 
 def stack(
-    pairs: Sequence[Pair],
+    pairs: Sequence[Weighed],
     *,
     names: Sequence[str] | None = None,
     allowed: Sequence[Sequence[int]] | None = None,
@@ -111,6 +119,7 @@ def stack(
 ) -> Samples:
     """Check and stack one pair (x, y) per agent or task into padded `Samples` with a leading axis.
 
+    Three arrays (x, y, weight) say what each sample counts; only their ratios matter, as they are made 1 on average.
     `allowed` gives each pair the set of classes that its softmax may choose, out of `classes`.
     """
     if not pairs:
@@ -118,9 +127,13 @@ def stack(
     labels = [f"{what} {i}" for i in range(len(pairs))] if names is None else [str(n) for n in names]
     called = labels if names is None else [f"{what} {n!r}" for n in labels]
     checked = []
-    for (x, y), label in zip(pairs, called, strict=True):
+    for (x, y, *_), label in zip(pairs, called, strict=True):
         x, y = check_pair(label, x, y, may_be_empty=may_be_empty)
         checked.append((x, _check_classes(label, y)))
+    weights = None
+    if any(len(pair) > 2 for pair in pairs):
+        sizes = [len(x) for x, _ in checked]
+        weights = [_weights(label, pair, size) for label, pair, size in zip(called, pairs, sizes, strict=True)]
     for thing, described in (
         ("input shape", [f"{x.shape[1:]}" for x, _ in checked]),
         ("kind of target", [f"{y.dtype}{list(y.shape[1:])}" for _, y in checked]),
@@ -147,7 +160,18 @@ def stack(
         jnp.asarray(np.stack([padded(y) for _, y in checked])),
         jnp.asarray(np.stack([(np.arange(size) < len(x)).astype(np.float32) for x, _ in checked])),
         permitted,
+        None if weights is None else jnp.asarray(np.stack([padded(weight) for weight in weights])),
     )
+
+
+def _weights(label: str, pair: Weighed, size: int) -> np.ndarray:
+    """What each sample counts, 1 on average."""
+    given = np.ones(size) if len(pair) < 3 else np.asarray(pair[2])
+    if given.shape != (size,) or given.dtype.kind not in "fiub" or not (np.isfinite(given) & (given >= 0)).all():
+        raise InputError(f"{label}: weights must be one number of at least 0 for each of its {size} samples.")
+    if size and not given.sum():
+        raise InputError(f"{label}: all its weights are 0; leave it out.")
+    return np.asarray(given / given.mean() if size else given, np.float32)
 
 
 def _check_allowed(
@@ -255,8 +279,8 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def make_agents(
-    train: Sequence[Pair],
-    validation: Sequence[Pair] | None = None,
+    train: Sequence[Weighed],
+    validation: Sequence[Weighed] | None = None,
     *,
     names: Sequence[str] | None = None,
     allowed: Sequence[Sequence[int]] | None = None,
@@ -264,7 +288,8 @@ def make_agents(
 ) -> Agents:
     """Agents from one pair (x, y) of arrays each; integer y means classes, float y means regression.
 
-    Validation samples are optional; the methods that need them (MAML, iMAML) say so.
+    A third array says what each sample counts in the loss. Validation samples are optional; the methods that need them
+    (MAML, iMAML) say so.
     """
     labels = tuple(str(n) for n in names) if names is not None else tuple(str(i) for i in range(len(train)))
     check_names(labels)
@@ -321,6 +346,6 @@ def generator_of_tasks(seed: int, **counts: int) -> np.random.Generator:
     return np.random.default_rng([*seeds_of(seed), agent_id("new tasks")])
 
 
-def make_tasks(support: Sequence[Pair], query: Sequence[Pair], **settings: Any) -> Tasks:
+def make_tasks(support: Sequence[Weighed], query: Sequence[Weighed], **settings: Any) -> Tasks:
     """New tasks from two pairs (x, y) of arrays each; the settings are those of `stack`."""
     return Tasks(stack(support, what="task", **settings), stack(query, what="task", **settings))

@@ -12,7 +12,7 @@ from jax import Array
 
 from fewjoule.errors import unknown
 from fewjoule.randomness import shuffled
-from fewjoule.tasks.samples import Samples, draw
+from fewjoule.tasks.samples import Samples, draw, rows_of
 
 Loss = Callable[[Array, Samples], Array]
 """Mean loss of a flat vector of weights on samples."""
@@ -127,9 +127,9 @@ def descend_epochs(
         order = jnp.pad(shuffled(key, samples.mask), (0, count * batch - size), constant_values=size)
 
         def one(carry: Carry, rows: Array) -> tuple[Carry, Array]:
-            x, y = samples.x.at[rows].get(mode="clip"), samples.y.at[rows].get(mode="clip")
+            x, y, weight = rows_of(samples, rows, "clip")
             mask = samples.mask.at[rows].get(mode="fill", fill_value=0)
-            return _step(loss, by, carry, Samples(x, y, mask, samples.allowed), mask.any())
+            return _step(loss, by, carry, Samples(x, y, mask, samples.allowed, weight), mask.any())
 
         return jax.lax.scan(one, carry, order.reshape(count, batch))
 
