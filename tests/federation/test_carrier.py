@@ -16,10 +16,11 @@ import grpc
 
 from fewjoule import InputError
 from fewjoule.federation.carrier import frames, streams
+from fewjoule.federation.carrier.facts import job_id
 from fewjoule.federation.carrier.frames import PIECE_BYTES, Frame, FrameError, Joiner
 from fewjoule.federation.carrier.gate import Gate, Refused
 from fewjoule.federation.carrier.handshakes import told
-from fewjoule.federation.carrier.jobs import Jobs, job_id
+from fewjoule.federation.carrier.jobs import Jobs
 from fewjoule.federation.carrier.log import Log
 from fewjoule.federation.carrier.metrics import render, serve_metrics
 from fewjoule.federation.carrier.streams import Stream, Streams

@@ -12,7 +12,8 @@
     dial       the agent's process
     log        lines for people, and a file with everything
     metrics    numbers for a monitoring system
-    operator   the operator's side of a connection; `follow` carries one run to its folder, `live` shows it
+    operator   the operator's side of a connection; `follow` carries one run to its folder, whose `facts` stay there
+    view       lines about a run; `live` is a terminal's view, `page` the run folder's page while the run goes
     demo       all of it on one machine
     site       an agent's own data, model and meter
 
