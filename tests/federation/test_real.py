@@ -83,7 +83,7 @@ def test_trial_40_every_kind_of_method_gives_the_simulators_bits(real: Real) -> 
         np.testing.assert_array_equal(meta_of(folder, name), wanted, name)
     rows = (folder / "traffic.csv").read_text().splitlines()
     assert rows[0] == (
-        "method,seed,agent,round,payload_up,payload_down,network_up,network_down,charged_up,charged_down"
+        "method,seed,exchange,round,agent,payload_up,payload_down,network_up,network_down,charged_up,charged_down"
     )
     summary = json.loads((folder / "summary.json").read_text())
     traffic = summary["methods"]["fedavg"]["traffic"]
