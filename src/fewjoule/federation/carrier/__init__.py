@@ -4,6 +4,7 @@
     tls        options and credentials of both ends; why a connection failed, in words
     gate       who may call what on the server; everything else is refused, logged and counted
     handshakes who did not even get to the gate
+    crowds     how many connections one address may have
     streams    the agents that are connected, one stream each
     channel    the drive's view of them
     jobs       the runs on the server, one after the other, each from its state on disk
