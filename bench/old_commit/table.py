@@ -57,7 +57,7 @@ CASES = [
     Case(43, "baseline", "a run is resumed by a new process", "journal: test_trial_43_counters_of_a_later_process_*"),
     Case(43, "state", "many rounds", "journal: test_trial_43_what_a_round_writes_does_not_grow_*"),
     Case(44, "threads", "threads while a run goes", "real: test_trial_44_and_46_few_threads_and_little_memory"),
-    Case(45, "status", "`status`", "carrier: test_trial_42_* and tests/test_lazy.py"),
+    Case(45, "status", "`status`", "test_lazy: test_commands_about_members_and_runs_import_no_jax"),
     Case(45, "mode", "a private key that others may read", "kits: test_trial_45_a_key_that_others_may_read_is_refused"),
     Case(45, "log", "the log of a kit", "attacks: test_nothing_of_a_kit_is_for_others"),
     Case(46, "memory", "memory of one agent", "real: test_trial_44_and_46_few_threads_and_little_memory"),
@@ -83,7 +83,7 @@ def found(script: str, old: Path, python: str) -> dict[str, dict[str, object]]:
 def row(case: Case, facts: dict[str, dict[str, object]]) -> str:
     result = facts.get(case.name or "")
     if case.name is None:
-        told = "not carried out again"
+        told = "not carried out again: it takes minutes of waiting"
     elif result is None:
         told = "the script ended before it"
     else:

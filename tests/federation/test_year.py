@@ -109,6 +109,7 @@ def test_trial_41_a_removed_agent_is_sent_away_and_stays_away(real: Real) -> Non
 
 def test_a_server_elsewhere_gets_the_list_from_the_operator(real: Real) -> None:
     """As users do it, with the commands; the authority is on another machine than the server's kit."""
+    real.await_log("west", "connected to federation")
     away = real.folder / "away"
     away.mkdir()
     for name in ("authority", "operator"):
