@@ -57,7 +57,7 @@ CASES = [
     Case(43, "baseline", "a run is resumed by a new process", "journal: test_trial_43_counters_of_a_later_process_*"),
     Case(43, "state", "many rounds", "journal: test_trial_43_what_a_round_writes_does_not_grow_*"),
     Case(44, "threads", "threads while a run goes", "real: test_trial_44_and_46_few_threads_and_little_memory"),
-    Case(45, "status", "`status`", "test_lazy: test_commands_about_members_and_runs_import_no_jax"),
+    Case(45, "status", "`status`", "lazy: test_commands_about_members_and_runs_import_no_jax"),
     Case(45, "mode", "a private key that others may read", "kits: test_trial_45_a_key_that_others_may_read_is_refused"),
     Case(45, "log", "the log of a kit", "attacks: test_nothing_of_a_kit_is_for_others"),
     Case(46, "memory", "memory of one agent", "real: test_trial_44_and_46_few_threads_and_little_memory"),
