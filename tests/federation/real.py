@@ -19,8 +19,9 @@ from fewjoule import make_agents, method, model_from_spec, simulate, train_local
 from fewjoule.federation.authority import provision
 from fewjoule.federation.carrier import follow as following
 from fewjoule.federation.carrier.demo import free_port
-from fewjoule.federation.carrier.follow import View, follow, start_run
+from fewjoule.federation.carrier.follow import follow, start_run
 from fewjoule.federation.carrier.operator import Operator
+from fewjoule.federation.carrier.view import View
 from fewjoule.federation.federation_file import Federation
 from fewjoule.federation.spec import load_federated_study
 from fewjoule.studies.settings import LocalSettings

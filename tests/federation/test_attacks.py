@@ -11,6 +11,8 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
+import textwrap
 import threading
 import time
 import warnings
@@ -32,12 +34,12 @@ from fewjoule.federation.authority import Authority, provision
 from fewjoule.federation.carrier import frames
 from fewjoule.federation.carrier.frames import Frame
 from fewjoule.federation.carrier.operator import Operator
-from fewjoule.federation.carrier.tls import AGENT_METHOD, MOST_CONNECTIONS, OPERATOR_METHOD
+from fewjoule.federation.carrier.tls import AGENT_METHOD, OPERATOR_METHOD
 from fewjoule.federation.federation_file import Federation
 from fewjoule.federation.spec import Spec, contract
 from fewjoule.federation.wire import AgentReport, Message
 from fewjoule.randomness import agent_id
-from tests.federation.attacks import UNLIMITED, Rogue, ask, call, dial, listening_ports, memory_within, tls
+from tests.federation.attacks import SECONDS, UNLIMITED, Rogue, ask, call, dial, listening_ports, memory_within, tls
 from tests.federation.real import FEWJOULE, LOCAL, MODEL, Real, await_true
 
 pytestmark = pytest.mark.slow
@@ -391,8 +393,8 @@ def test_broken_http2_from_a_member_harms_nobody(real: Real, sent: bytes) -> Non
 
 
 def test_a_run_goes_on_among_ten_thousand_connections(real: Real, operator: Operator) -> None:
-    """10 000 connections that never say anything, more than the server's table holds. Runs go on among them; they are
-    closed after some seconds, and the port is free again."""
+    """10 000 connections that never say anything, or only begin a handshake, of the address that agents and operator
+    have too. Runs go on among them; they are closed after some seconds, and the port is free again."""
 
     def finished() -> str:
         spec = spec_of("south", "west", settings={"rounds": 20})
@@ -403,13 +405,13 @@ def test_a_run_goes_on_among_ten_thousand_connections(real: Real, operator: Oper
     resource.setrlimit(resource.RLIMIT_NOFILE, (most[1], most[1]))
     with contextlib.ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, most)
-        idle = []
-        for _ in range(10_000):
-            with contextlib.suppress(ConnectionError):  # the table is full, so it hangs up at once
-                idle.append(stack.enter_context(socket.create_connection(("localhost", real.port), 20)))
-                if len(idle) <= 300:
-                    idle[-1].sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a handshake
-        assert len(idle) > MOST_CONNECTIONS
+        idle = [stack.enter_context(socket.create_connection(("::1", real.port), 20)) for _ in range(100)]
+        for each in idle:
+            each.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a handshake
+        for _ in range(9_900):
+            idle.append(stack.enter_context(socket.socket(socket.AF_INET6)))
+            idle[-1].setblocking(False)
+            idle[-1].connect_ex(("::1", real.port))
         assert finished() == "complete"
         idle[0].settimeout(60)
         with contextlib.suppress(ConnectionError):
@@ -417,6 +419,69 @@ def test_a_run_goes_on_among_ten_thousand_connections(real: Real, operator: Oper
     with contextlib.closing(Operator(real.kit("operator"))) as newcomer:
         newcomer.await_server(print, 60)
     assert finished() == "complete"
+
+
+FLOOD = """
+    import resource, socket, sys, time
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    held = []
+    while True:
+        held.append(socket.socket())
+        held[-1].setblocking(False)
+        held[-1].connect_ex(("127.0.0.1", int(sys.argv[1])))
+        if len(held) == 10_000:
+            print("ready", flush=True)
+        if len(held) > 10_000:
+            held.pop(0).close()
+            time.sleep(0.0005)
+"""
+
+
+@contextlib.contextmanager
+def coming_from(source: str, port: int) -> Iterator[int]:
+    """A port whose connections go on to `port` from this address."""
+
+    def carry(near: socket.socket, far: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := near.recv(1 << 16):
+                far.sendall(data)
+            far.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near = listening.accept()[0]
+                far = socket.create_connection(("127.0.0.1", port), SECONDS, (source, 0))
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=carry, args=pair, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listening.getsockname()[1]
+
+
+def test_a_neighbour_with_ten_thousand_connections_keeps_nobody_out(real: Real, operator: Operator) -> None:
+    """One address holds as many connections as it can get and opens more all the time. An agent of another address
+    comes in the middle of it and is welcome; what is too much is closed, counted and on the screen."""
+    before = operator.status()["refused"], len(real.log("server"))
+    flood = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(FLOOD), str(real.port)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == "ready\n"
+        with coming_from("127.0.0.2", real.port) as port:
+            for _ in range(3):
+                with contextlib.closing(Rogue(real.kit("north"), port)):
+                    real.await_log("server", "agent north connected from 127.0.0.2", 20, before[1])
+        assert flood.poll() is None
+    finally:
+        flood.kill()
+        flood.wait()
+    refused(real, before[1], "connections by 127.0.0.1: an address may have 128 at once")
+    with contextlib.closing(Operator(real.kit("operator"))) as newcomer:
+        assert newcomer.status()["refused"] > before[0]
 
 
 # On the agents' machines

@@ -1,7 +1,11 @@
 """The carrier's parts without a network: pieces, questions, refusals, metrics, and words for failures."""
 
 import asyncio
+import contextlib
+import ipaddress
 import json
+import socket
+import sys
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,11 +19,13 @@ pytest.importorskip("grpc", reason="needs the extra: pip install 'fewjoule[feder
 import grpc
 
 from fewjoule import InputError
-from fewjoule.federation.carrier import frames, streams
+from fewjoule.federation.carrier import crowds, frames, sieve, streams
+from fewjoule.federation.carrier.crowds import Crowds
+from fewjoule.federation.carrier.facts import job_id
 from fewjoule.federation.carrier.frames import PIECE_BYTES, Frame, FrameError, Joiner
 from fewjoule.federation.carrier.gate import Gate, Refused
 from fewjoule.federation.carrier.handshakes import told
-from fewjoule.federation.carrier.jobs import Jobs, job_id
+from fewjoule.federation.carrier.jobs import Jobs
 from fewjoule.federation.carrier.log import Log
 from fewjoule.federation.carrier.metrics import render, serve_metrics
 from fewjoule.federation.carrier.streams import Stream, Streams
@@ -298,3 +304,91 @@ def test_metrics_are_text_on_this_machine(bench: Bench) -> None:
             assert answer.read().decode() == text
         with pytest.raises(InputError, match=f"--metrics {port}: the port cannot be had"), serve_metrics(port, dict):
             pass
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [
+        ("10.0.0.9", ("10.0.0.9:5", "10.0.0.9/32")),
+        ("::ffff:10.0.0.9", ("10.0.0.9:5", "10.0.0.9/32")),
+        ("2001:db8:1:2:3:4:5:6", ("[2001:db8:1:2:3:4:5:6]:5", "2001:db8:1:2::/64")),
+    ],
+)
+def test_a_peer_is_named_as_grpc_does_and_counts_for_its_address(host: str, names: tuple[str, str]) -> None:
+    peer, network = crowds.names(host, 5)
+    assert (peer, str(network)) == names
+
+
+def test_an_address_with_too_many_connections_loses_those_that_came_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six of 127.0.0.1, of which one is an agent's, and two of 127.0.0.2, where three are allowed."""
+    monkeypatch.setattr(crowds, "MOST_STRANGERS", 3)
+    monkeypatch.setattr(sieve, "attach", lambda listening, networks: None)
+    lines: list[str] = []
+    log = Log(tmp_path, lines.append)
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        near: list[socket.socket] = []
+        watch = Crowds(listening.getsockname()[1], lambda: {f"127.0.0.1:{near[0].getsockname()[1]}"}, log)
+        for source in ["127.0.0.1"] * 6 + ["127.0.0.2"] * 2:
+            near.append(stack.enter_context(socket.create_connection(listening.getsockname(), 5, (source, 0))))
+            stack.enter_context(listening.accept()[0])
+            watch.thin()
+        ended = []
+        for each in near:
+            each.settimeout(0.05)
+            try:
+                ended.append(each.recv(1) == b"")
+            except TimeoutError:
+                ended.append(False)
+    assert ended == [False, True, True, False, False, False, False, False]
+    assert log.refusals == 2
+    assert lines == ["refused: connections by 127.0.0.1: an address may have 3 at once that are not a member's"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="socket filters are Linux'")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_does_not_hear_a_network_and_hears_it_again(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    others = [ipaddress.ip_network(n) for n in ("10.0.0.1", "2001:db8::/64", "127.0.0.2", "2001:db8:0:1::/64")]
+    own = ipaddress.ip_network("::/64" if ":" in host else host)
+    with socket.create_server((host, 0), family=family) as listening:
+
+        def hears() -> bool:
+            try:
+                with socket.create_connection(listening.getsockname()[:2], 0.2):
+                    return True
+            except TimeoutError:
+                return False
+
+        cases = [([], True), (others, True), ([*others, own], False), ([own, *others], False), ([], True)]
+        for networks, heard in cases:
+            sieve.attach(listening, networks)
+            assert hears() == heard, networks
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="socket filters are Linux'")
+def test_a_crowded_address_is_not_heard_for_a_while_and_an_agents_connection_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowds, "MOST_STRANGERS", 3)
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def dial(source: str) -> socket.socket:
+            return stack.enter_context(socket.create_connection(listening.getsockname(), 0.2, (source, 0)))
+
+        agent, *_ = [dial("127.0.0.1") for _ in range(5)]
+        far, *_ = [stack.enter_context(listening.accept()[0]) for _ in range(5)]
+        peer = f"127.0.0.1:{agent.getsockname()[1]}"
+        watch = Crowds(listening.getsockname()[1], lambda: {peer}, Log(tmp_path, [].append))
+        watch.thin()
+        with pytest.raises(TimeoutError):
+            dial("127.0.0.1")
+        dial("127.0.0.2")
+        agent.sendall(b"still here")
+        assert far.recv(10) == b"still here"
+        monkeypatch.setattr(crowds.time, "monotonic", lambda: 1e12)
+        watch.thin()
+        dial("127.0.0.1")

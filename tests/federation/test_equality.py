@@ -22,7 +22,7 @@ from fewjoule.federation.agent import AgentRunner
 from fewjoule.federation.drive import drive
 from fewjoule.federation.results import read_result
 from fewjoule.methods import CODE_THEMSELVES
-from fewjoule.simulation.rules import has_diverged
+from fewjoule.simulation.rules import NUMBER_BYTES, has_diverged, numbers
 from tests.federation.bench import NAMES, SHORT, Bench, LocalChannel
 
 OPTIMISED = "optimization_level=0" not in os.environ.get("XLA_FLAGS", "")
@@ -72,6 +72,9 @@ def check_equality(bench: Bench, name: str, settings: dict[str, Any], seed: int 
     result = read_result(server.result())
     np.testing.assert_array_equal(result.bits("charged_up"), run.uplink_bits)
     np.testing.assert_array_equal(result.bits("charged_down"), run.downlink_bits)
+    if run.method.start == "random" and run.method.probe is None and run.method.rounds:
+        scalars = numbers(server.contract.shapes.broadcast.scalars)  # the start itself is drawn at both ends
+        assert (result.bits("charged_down")[:2] == [[0], [8 * NUMBER_BYTES * scalars]]).all()
     if bool(run.diverged):  # the simulator gives NaN for such a run, and the federation's results call it diverged too
         (final, start), last = result.losses, result.trace.loss[-1]
         assert bool(has_diverged(run.method, start, final, last, np.isfinite(server.meta).all()))

@@ -4,6 +4,7 @@ import io
 import re
 import socket
 from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,15 @@ from rich.console import Console
 pytest.importorskip("grpc", reason="needs the extra: pip install 'fewjoule[federation]'")
 
 from fewjoule import InputError
-from fewjoule.federation.carrier.follow import View, describe, follow, read_facts, start_run
-from fewjoule.federation.carrier.jobs import Job, job_id
+from fewjoule.federation.carrier import follow as following
+from fewjoule.federation.carrier import page
+from fewjoule.federation.carrier.facts import job_id, read_facts
+from fewjoule.federation.carrier.follow import follow, start_run
+from fewjoule.federation.carrier.jobs import Job
 from fewjoule.federation.carrier.live import LiveView, picture
 from fewjoule.federation.carrier.operator import Away
 from fewjoule.federation.carrier.traffic import Traffic
+from fewjoule.federation.carrier.view import View, describe
 from fewjoule.federation.spec import read_spec
 from fewjoule.studies.settings import Study, make_study
 from tests.federation.bench import NAMES, SHORT, Bench
@@ -166,6 +171,98 @@ def test_the_live_view_shows_agents_and_takes_no_markup(bench: Bench) -> None:
         view.line("a line [/red]")
     assert "a line [/red]" in live.file.getvalue()  # type: ignore[attr-defined]
     assert "paused: agent north: round 3: no answer" in live.file.getvalue()  # type: ignore[attr-defined]
+
+
+class Reloads(HTMLParser):
+    """What a browser makes of a page: its text, whether it loads itself again, and what it would fetch or run."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.again, self.fetched, self.words = "", [], []
+        self.feed(page)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        facts = dict(attrs)
+        if facts.get("http-equiv") == "refresh":
+            self.again = str(facts["content"])
+        if (
+            tag in ("script", "img", "iframe", "object")
+            or facts.get("src")
+            or str(facts.get("href", "data:"))[:5] != "data:"
+        ):
+            self.fetched.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_runs_page_is_kept_up_to_date_until_the_run_ends(
+    bench: Bench, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the server says `running`, every look may write the page; at the end it is not loaded again."""
+    monkeypatch.setattr(following, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(page, "EVERY_SECONDS", 0)
+    server, pages = Scripted(bench), []
+    looks = iter(range(3))
+
+    def look(job: str) -> dict[str, Any]:
+        if (folder / "report.html").exists():
+            pages.append(Reloads((folder / "report.html").read_text()))
+        seen = {**Scripted.look(server, job), "connected": ["north", "west"], "finished": 0, "state": "running"}
+        done = next(looks, None)
+        if done is None:
+            return {**seen, "finished": 1, "state": "complete"}
+        before = {"payload_bytes": 1000, "joules": {"measured": 0.5}}
+        after = {"payload_bytes": 2000, "joules": {"measured": 1.0, "modelled": 3.0}, "round": done, "rounds": 4}
+        gone = {"south": "<script>alert(1)</script>"}
+        return {**seen, "before": before, "progress": {**seen["progress"], **after}, "gone": gone}
+
+    server.look = look  # type: ignore[method-assign]
+    folder = bench.folder / "run"
+    followed(server, study)
+    assert [f"{i} of 4" in each.text for i, each in enumerate(pages)] == [True] * 3
+    last = pages[-1]
+    for words in ("3.00 kB", "joules, measured 1.50 J", "joules, modelled 3.00 J", "north connected"):
+        assert words in last.text
+    assert "south away <script>alert(1)</script>" in last.text  # as text
+    assert {each.again for each in pages} == {"0"}
+    over = Reloads((folder / "report.html").read_text())
+    assert (over.again, [each.fetched for each in (*pages, over)]) == ("", [[]] * 4)
+    assert "complete: the results are in this folder" in over.text
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (InputError("a disk broke."), "ended: a disk broke."),
+        (KeyboardInterrupt(), "not watched: it goes on; look"),
+    ],
+)
+def test_the_page_says_why_a_run_is_no_longer_watched(
+    bench: Bench, study: Study, error: BaseException, words: str
+) -> None:
+    job = {**Job("ab", [bench.spec("fedavg")], state="running").describe(), "connected": []}
+
+    def watched() -> None:
+        with page.LivePage(bench.folder, study, print) as shown:
+            shown.show(job)
+            raise error
+
+    with pytest.raises(type(error)):
+        watched()
+    over = Reloads((bench.folder / "report.html").read_text())
+    assert words in over.text
+    assert over.again == ""
+
+
+def test_a_page_that_cannot_be_written_is_told_once_and_stops_nothing(bench: Bench, study: Study) -> None:
+    server, lines = Scripted(bench), []
+    folder = start_run(study, server, str(bench.folder / "run"))  # type: ignore[arg-type]
+    (folder / "report.html").mkdir()
+    follow(folder, server, View(lines.append))  # type: ignore[arg-type]
+    assert len([line for line in lines if "report.html is a folder" in line]) == 1
+    assert (folder / "summary.json").is_file()
 
 
 def test_traffic_counts_the_bytes_of_connections_to_one_port() -> None:

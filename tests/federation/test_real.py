@@ -83,7 +83,7 @@ def test_trial_40_every_kind_of_method_gives_the_simulators_bits(real: Real) -> 
         np.testing.assert_array_equal(meta_of(folder, name), wanted, name)
     rows = (folder / "traffic.csv").read_text().splitlines()
     assert rows[0] == (
-        "method,seed,agent,round,payload_up,payload_down,network_up,network_down,charged_up,charged_down"
+        "method,seed,exchange,round,agent,payload_up,payload_down,network_up,network_down,charged_up,charged_down"
     )
     summary = json.loads((folder / "summary.json").read_text())
     traffic = summary["methods"]["fedavg"]["traffic"]
@@ -103,8 +103,13 @@ def test_a_killed_agent_comes_back_and_the_numbers_are_the_same(real: Real, undi
     running.await_round(20)
     real.kill("south")
     await_true(lambda: any("waiting for south" in line for line in running.lines), 30, "a line that names the agent")
+    page = real.folder / "agent" / "report.html"
+    await_true(lambda: '<th>south</th><td class="left">away' in page.read_text(), 30, "a page that names the agent")
+    assert 'http-equiv="refresh"' in page.read_text()
     real.start("south")
     np.testing.assert_array_equal(meta_of(running.result(), "mb"), undisturbed)
+    assert "complete: the results" in page.read_text()
+    assert 'http-equiv="refresh"' not in page.read_text()
 
 
 def test_a_killed_server_comes_back_and_the_numbers_are_the_same(real: Real, undisturbed: np.ndarray) -> None:

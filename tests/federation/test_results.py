@@ -2,6 +2,8 @@
 
 import csv
 import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,14 @@ import pytest
 
 from fewjoule import InputError
 from fewjoule.federation import blocks
-from fewjoule.federation.results import Result, read_result, write_federated_folder
+from fewjoule.federation.agent import AgentRunner
+from fewjoule.federation.drive import Answers, drive
+from fewjoule.federation.results import Result, read_result, traffic, write_federated_folder
 from fewjoule.federation.spec import load_federated_study, specs_of
 from fewjoule.federation.state import State, pack, unpack
 from fewjoule.studies.prepare import prepare
 from fewjoule.studies.settings import Study, make_study
-from tests.federation.bench import NAMES, SHORT, Bench
+from tests.federation.bench import NAMES, SHORT, Bench, LocalChannel
 
 
 def finished(bench: Bench, name: str, **changes: Any) -> tuple[Study, Result]:
@@ -78,11 +82,73 @@ def test_traffic_and_skipped_rows_name_method_seed_agent_and_round(bench: Bench)
     method = summary_of(bench.folder / "run", study, result._replace(skipped=[left_out]))
     with (bench.folder / "run" / "traffic.csv").open() as file:
         rows = list(csv.DictReader(file))
+    assert {row["exchange"] for row in rows} == {"agreement", "upload", "round", "close"}
     assert {(row["method"], row["seed"], row["agent"]) for row in rows} == {("fedavg", "0", name) for name in NAMES}
     assert sum(int(row["charged_up"]) for row in rows) == method["traffic"]["charged_up"]
     assert {row["network_up"] for row in rows} == {""}  # no sockets in this process
     with (bench.folder / "run" / "skipped.csv").open() as file:
         assert list(csv.DictReader(file)) == [{"method": "fedavg", "seed": "0", **left_out, "round": "1"}]
+
+
+class Counting(LocalChannel):
+    """Counts what crosses it: bytes to and from each agent."""
+
+    def __init__(self, agents: Mapping[str, AgentRunner]) -> None:
+        super().__init__(agents)
+        self.up, self.down = Counter[str](), Counter[str]()
+
+    def agree(self, names: Iterable[str], spec: str, timeout_seconds: float) -> Answers:
+        return self._count(names, spec.encode(), super().agree(names, spec, timeout_seconds))
+
+    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
+        return self._count(names, request, super().call(names, request, timeout_seconds))
+
+    def _count(self, names: Iterable[str], request: bytes, answers: Answers) -> Answers:
+        for name in names:
+            self.down[name] += len(request)
+            self.up[name] += len(answers.replies[name])
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("fedavg", {"weighting": "samples"}), ("meta_backward", {"codec": "quantise:3"})],
+    ids=["samples", "coded"],
+)
+def test_traffic_holds_every_byte_that_crossed_agreement_included(
+    bench: Bench, name: str, settings: dict[str, Any]
+) -> None:
+    """What a channel carried, what sockets counted (each agent's reads one more at every answer), what the ledger
+    charges: the rows add up to each. The run is stopped on the way, so everybody agrees twice."""
+    moved = dict.fromkeys(NAMES, 5.0)
+
+    def counter(of: str) -> Any:
+        def read() -> tuple[float, float]:
+            moved[of] += 1
+            return moved[of], 10 * moved[of]
+
+        return read
+
+    channel = Counting({n: bench.agent(n, traffic=counter(n)) for n in NAMES})
+    spec = bench.spec(name, settings=settings)
+    server = bench.server(spec)
+    assert drive(server, channel, asked_to_stop=lambda: "enough" if server.exchange == 2 else "").status == "paused"
+    stopped = server.status()["payload_bytes"]
+    again, outcome = bench.run(spec, channel=channel)
+    assert outcome.status == "complete"
+    result = read_result(again.result())
+    rows = traffic(result)
+    for i, agent in enumerate(NAMES):
+        own = [row for row in rows if row["agent"] == agent]
+        assert (own[0]["exchange"], own[0]["round"], own[0]["network_down"]) == ("agreement", 0, None)
+        assert sum(row["payload_up"] for row in own) == channel.up[agent]
+        assert sum(row["payload_down"] for row in own) == channel.down[agent]
+        assert sum(row["network_up"] or 0 for row in own) == moved[agent] - 6  # from its first answer to its last
+        assert sum(row["network_down"] or 0 for row in own) == 10 * (moved[agent] - 6)
+        for way in ("charged_up", "charged_down"):
+            assert 8 * sum(row[way] for row in own) == result.bits(way)[:, i].sum()
+    crossed = sum(channel.up.values()) + sum(channel.down.values())
+    assert again.status()["payload_bytes"] == crossed > stopped > 0
 
 
 @pytest.mark.parametrize("without", ["spec", "meta", "trace"])

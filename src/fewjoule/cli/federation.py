@@ -1,6 +1,7 @@
 """`fewjoule federation`: the same methods between real machines.
 
-What needs the extra is imported where it is used, so that all other commands work without it.
+What needs the extra is imported where it is used, so that all other commands work without it. So is what needs JAX:
+`status` and `stop` answer at once.
 """
 
 import importlib.util
@@ -15,12 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fewjoule.cli import members
-from fewjoule.energy.metering import METERS
 from fewjoule.errors import InputError, unknown
-from fewjoule.federation.spec import load_federated_study
-from fewjoule.reporting import write_report
-from fewjoule.reporting.run_folder import Summary
-from fewjoule.studies.parts import stopped_study
 
 if TYPE_CHECKING:
     from fewjoule.federation.carrier.operator import Operator
@@ -98,6 +94,7 @@ def agent(
     ] = None,
 ) -> None:
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
+    from fewjoule.energy.metering import METERS
     from fewjoule.federation.carrier.dial import run_agent
     from fewjoule.federation.carrier.site import Site
     from fewjoule.federation.kits import read_kit
@@ -116,6 +113,7 @@ def run(
 ) -> None:
     """Run a study's methods over the federation; ends in the same run folder as a simulated run."""
     from fewjoule.federation.carrier.follow import start_run
+    from fewjoule.federation.spec import load_federated_study
 
     chosen = load_federated_study(study)
     _carry(kit, patience, lambda operator: start_run(chosen, operator, out))
@@ -124,7 +122,8 @@ def run(
 @app.command()
 def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> None:
     """Go on with a run that was stopped or interrupted, from its last complete round."""
-    from fewjoule.federation.carrier.follow import read_facts
+    from fewjoule.federation.carrier.facts import read_facts
+    from fewjoule.studies.parts import stopped_study
 
     read_facts(folder)
     stopped_study(folder, None)
@@ -133,8 +132,9 @@ def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> No
 
 def _carry(kit: Path, patience: float | None, begin: Callable[["Operator"], Path]) -> None:
     """Follow the run of the folder that `begin` gives to its end, and show what came out."""
-    from fewjoule.federation.carrier.follow import View, follow
+    from fewjoule.federation.carrier.follow import follow
     from fewjoule.federation.carrier.live import LiveView
+    from fewjoule.federation.carrier.view import View
 
     with _session(kit, patience, print) as operator:
         folder = begin(operator)
@@ -148,6 +148,8 @@ def _carry(kit: Path, patience: float | None, begin: Callable[["Operator"], Path
 
 
 def _finish(folder: Path) -> None:
+    from fewjoule.reporting import write_report
+
     print(traffic_table(folder))
     if (folder / "evaluation.csv").read_text().count("\n") > 1:
         write_report(folder)
@@ -157,6 +159,8 @@ def _finish(folder: Path) -> None:
 
 def traffic_table(folder: Path) -> str:
     """Per method and seed: joules by phase and kind, then kilobytes that the link charges, payload and network."""
+    from fewjoule.reporting.run_folder import Summary
+
     lines = []
     for name, method in Summary.read(folder).methods.items():
         joules = ", ".join(
@@ -184,7 +188,7 @@ def status(kit: OperatorKit) -> None:
 
 def status_lines(status: dict[str, Any]) -> str:
     """What the server says of itself, for people."""
-    from fewjoule.federation.carrier.follow import describe
+    from fewjoule.federation.carrier.view import describe
 
     lines = [f"federation {status['federation']}, fewjoule {status['fewjoule']}, list of members {status['members']}"]
     for name, stream in status["agents"].items():
@@ -209,9 +213,9 @@ def status_lines(status: dict[str, Any]) -> str:
 @app.command()
 def stop(folder: RunFolder, kit: OperatorKit) -> None:
     """Stop a run after the exchange at hand; its state stays, and resume goes on."""
-    from fewjoule.federation.carrier.follow import job_of
+    from fewjoule.federation.carrier.facts import job_id, read_facts
 
-    job = job_of(folder)
+    job = job_id(read_facts(folder)["specs"])
     with _session(kit) as operator:
         operator.stop(job)
     print("stopping after the exchange at hand")

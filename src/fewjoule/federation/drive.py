@@ -234,7 +234,7 @@ class _Driver:
         needed = min(self.server.spec.quorum, len(set(due)))
         if self.server.spec.policy == "skip" and present >= needed:
             if missing != self.told:
-                self.report(f"{what}: going on with {present} agents, without {', '.join(missing)}")
+                self.report(f"{what}: going on with {present} of {len(set(due))}, without {', '.join(missing)}")
                 self.told = missing
             return None
         if self.server.spec.policy == "stop" or refused:

@@ -18,7 +18,7 @@ COLUMNS = (
 )  # fmt: skip
 """Of the table; `kind` and `source` are positions in `METER_KINDS` and in `Records.sources`."""
 _BY_EXCHANGE = ("table", "trace", "seconds")
-_ONCE = ("pretraining", "baseline")
+_ONCE = ("pretraining", "baseline", "agreement")
 SOURCES_PER_AGENT = 4
 _MANY = "a source that changes again and again"
 
@@ -41,6 +41,7 @@ class Records:
         self.seconds = np.full((exchanges, 1), np.nan)  # of every exchange, from the end of the one before
         self.pretraining = np.full((agents, 4), np.nan)  # joules, seconds, kind, source
         self.baseline = np.full((agents, 2), np.nan)  # network bytes sent and received before the first exchange
+        self.agreement = np.zeros((agents, 2))  # payload bytes up and down, each time that the agent was asked to agree
         self.sources: list[str] = []
         self._skipped: dict[int, list[Skipped]] = {}
 
@@ -87,9 +88,10 @@ class Records:
         """[exchanges, agents]"""
         return self.table[..., COLUMNS.index(name)]
 
-    def note_agreement(self, agent: int, report: AgentReport) -> None:
-        """What the agent's offline training cost, and its counters before the first exchange, the first time it says
-        so: later its counters hold what the run itself has moved."""
+    def note_agreement(self, agent: int, report: AgentReport, payload: tuple[int, int]) -> None:
+        """What agreeing moved (`payload` is the length of the answer and of the spec), and, the first time, what the
+        agent's offline training cost and its counters: later they hold what the run itself has moved."""
+        self.agreement[agent] += payload
         if np.isnan(self.baseline[agent, 0]):
             self.baseline[agent] = (report.bytes_sent, report.bytes_received)
         if np.isnan(self.pretraining[agent, 0]) and report.kind:
@@ -102,6 +104,11 @@ class Records:
         told = [getattr(report, name) for name in REPORTED]
         charged = (report.charged_bytes, charged_down)
         self.table[exchange, agent] = (1, *told, *self._kind_and_source(report), *payload, *charged)
+
+    def payload_bytes(self) -> int:
+        """Of all messages so far, both ways."""
+        table = np.nansum(self.column("payload_up")) + np.nansum(self.column("payload_down"))
+        return int(table + self.agreement.sum())
 
     def joules(self) -> dict[str, float]:
         """By kind, offline training included; kinds with nothing are left out."""

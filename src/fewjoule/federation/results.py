@@ -31,7 +31,7 @@ from fewjoule.studies.summary import summarise
 
 TRAFFIC = ("payload_up", "payload_down", "network_up", "network_down", "charged_up", "charged_down")
 READING = ("joules", "seconds", "kind", "source")
-TRAFFIC_COLUMNS = ("method", "seed", "agent", "round", *TRAFFIC)
+TRAFFIC_COLUMNS = ("method", "seed", "exchange", "round", "agent", *TRAFFIC)
 SKIPPED_COLUMNS = ("method", "seed", "exchange", "round", "agent", "reason")
 
 
@@ -49,10 +49,13 @@ class Result(NamedTuple):
     def bits(self, name: str) -> np.ndarray:
         """[rounds + 1, agents], as the simulator gives them."""
         charged, before = np.nan_to_num(8 * self.records.column(name)), self.contract.before
-        first = charged[:before].sum(0)
-        if name == "charged_up":  # at agreement, by those that came to it
-            first += 8 * weight_bytes(self.contract.method) * (self.samples > 0)
+        first = charged[:before].sum(0) + (8 * self.charged_at_agreement if name == "charged_up" else 0)
         return np.vstack([first, charged[before:-1]]).astype(np.int64)
+
+    @property
+    def charged_at_agreement(self) -> np.ndarray:
+        """[agents] bytes, of those that said there how many samples they have."""
+        return weight_bytes(self.contract.method) * (self.samples > 0)
 
 
 def read_result(data: bytes) -> Result:
@@ -131,21 +134,34 @@ def charge_result(ledger: Ledger, study: Study, name: str, seed: int, result: Re
 
 
 def traffic(result: Result) -> list[dict[str, Any]]:
-    """Bytes of every agent in every exchange; the network's are None where its counters began anew or are not known.
+    """Bytes of every agent at agreement and in every exchange; the network's are None where its counters began anew or
+    are not known.
 
-    An agent reads its counters before it answers, so what it sent in an exchange shows in the next one.
+    An agent reads its counters before it answers, so what it sent in an exchange shows in the next one, and what it
+    had received when it agreed holds all that came before.
     """
-    rows, records, agents = [], result.records, result.contract.spec.agents
-    sent, received = records.column("bytes_sent"), records.column("bytes_received")
-    after, before = np.vstack([sent[1:], np.full(len(agents), np.nan)]), np.vstack([records.baseline[:, 1], received])
-    for i, agent in enumerate(agents):
+    rows, records = [], result.records
+    sent, received = (
+        np.vstack([records.baseline[:, i], records.column(name)])
+        for i, name in enumerate(("bytes_sent", "bytes_received"))
+    )
+    after = np.vstack([sent[1:], np.full(sent.shape[1], np.nan)])
+    before = np.vstack([np.full(sent.shape[1], np.nan), received[:-1]])
+    kinds = ["agreement", *(wire.EXCHANGES[kind] for kind, _ in result.contract.plan)]
+    for i, agent in enumerate(result.contract.spec.agents):
+        up, down = records.agreement[i]
+        charged = {"charged_up": result.charged_at_agreement[i], "charged_down": 0}
+        told = {0: {"payload_up": up, "payload_down": down, **charged}} if up else {}
         for exchange in np.flatnonzero(records.column("present")[:, i] == 1):
+            told[int(exchange) + 1] = dict(zip(COLUMNS, records.table[exchange, i], strict=True))
+        for row, amounts in told.items():
             rows.append({
+                "exchange": kinds[row],
+                "round": result.contract.round_of(row - 1),
                 "agent": agent,
-                "round": result.contract.round_of(int(exchange)),
-                **{column: int(records.column(column)[exchange, i]) for column in TRAFFIC if column in COLUMNS},
-                "network_up": _grown(sent[exchange, i], after[exchange, i]),
-                "network_down": _grown(before[exchange, i], received[exchange, i]),
+                **{column: int(amounts[column]) for column in TRAFFIC if column in amounts},
+                "network_up": _grown(sent[row, i], after[row, i]),
+                "network_down": _grown(before[row, i], received[row, i]),
             })  # fmt: skip
     return rows
 

@@ -112,7 +112,7 @@ class ServerRunner:
             if told < 1 or self.samples[i] not in (0, told):
                 raise wire.MessageError(f"it has {told:g} samples, at least 1 and as many as before were due.")
             self.samples[i] = told
-        self.records.note_agreement(i, message.report)
+        self.records.note_agreement(i, message.report, (len(data), len(self.spec.text.encode())))
 
     @property
     def _weights(self) -> Array | None:
@@ -267,7 +267,6 @@ class ServerRunner:
         done = int(np.isfinite(self.trace[:, Trace._fields.index("present")]).sum())
         row = self.trace[done - 1].tolist() if done else [np.nan] * len(Trace._fields)
         known = {name: value for name, value in zip(Trace._fields, row, strict=True) if not np.isnan(value)}
-        payload = np.nansum(self.records.column("payload_up")) + np.nansum(self.records.column("payload_down"))
         return {
             "exchange": self.exchange,
             "round": done,
@@ -275,7 +274,7 @@ class ServerRunner:
             "present": int(known.get("present", 0)),
             "loss": known.get("loss"),
             "spread": known.get("spread"),
-            "payload_bytes": int(payload),
+            "payload_bytes": self.records.payload_bytes(),
             "joules": self.records.joules(),  # per kind
             "waiting": dict(self.waiting),
         }

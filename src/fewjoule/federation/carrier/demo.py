@@ -19,8 +19,9 @@ import numpy as np
 
 from fewjoule.errors import InputError
 from fewjoule.federation.authority import provision
-from fewjoule.federation.carrier.follow import View, follow, start_run
+from fewjoule.federation.carrier.follow import follow, start_run
 from fewjoule.federation.carrier.operator import Operator
+from fewjoule.federation.carrier.view import View
 from fewjoule.federation.federation_file import Federation, check_host
 from fewjoule.federation.spec import load_federated_study
 from fewjoule.files import write_atomically

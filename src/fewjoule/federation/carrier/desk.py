@@ -82,8 +82,10 @@ class Desk:
     ) -> None:
         self._federation, self._jobs, self._streams = federation, jobs, streams
         self._members, self._accept, self._log = members, accept, log
+        self.peer = ""  # address and port of whoever asked last
 
     async def serve(self, identity: Identity, context: Any) -> None:
+        self.peer = frames.peer_of(context)
         request = await within(REQUEST_SECONDS, self._read(context), "a request")
         try:
             parsed = _REQUEST.validate_json(request, strict=True)

@@ -5,19 +5,18 @@ the kit's `jobs` folder while it is not finished: a server that was killed goes 
 """
 
 import asyncio
-import hashlib
 import json
 import queue
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fewjoule.errors import InputError
 from fewjoule.federation.carrier.channel import StreamChannel
+from fewjoule.federation.carrier.facts import job_id
 from fewjoule.federation.carrier.log import Log
 from fewjoule.federation.carrier.streams import Stream, Streams
 from fewjoule.federation.drive import Outcome, drive
@@ -29,11 +28,6 @@ REJOIN_SECONDS = 5.0  # given to agents at the beginning where a run may go on w
 MOST_JOBS = 100
 MOST_REMEMBERED = 1000  # jobs that have ended
 STOPPED_BY_OPERATOR = "asked by the operator"
-
-
-def job_id(specs: Sequence[str]) -> str:
-    """32 hexadecimal digits that stand for these specs."""
-    return hashlib.blake2b("\n".join(specs).encode(), digest_size=16).hexdigest()
 
 
 @dataclass

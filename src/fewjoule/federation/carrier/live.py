@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fewjoule.federation.carrier.follow import View
+from fewjoule.federation.carrier.view import View
 
 BAR_WIDTH = 40
 

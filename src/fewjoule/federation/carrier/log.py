@@ -6,6 +6,7 @@ The file has mode 0600 and rotates. Text of the other side is cleaned before it 
 import json
 import logging.handlers
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any, TextIO
 
 LARGEST_BYTES = 5_000_000
 FILES = 4
+_PORT = re.compile(r"(?<=[\d\]]):\d+$")
 SILENCE_SECONDS = 60.0  # the same refusal of the same peer is on the screen this often at most
 
 
@@ -37,19 +39,19 @@ class Log:
         text = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **facts})
         self._file.emit(logging.LogRecord("fewjoule", logging.INFO, "", 0, text, None, None))
 
-    def refused(self, who: str, what: str, why: str) -> None:
-        """Somebody was not let in, or something was not accepted."""
-        key, now = (who.rsplit(":", 1)[0], what, why), time.monotonic()  # a peer's port changes every time
+    def refused(self, who: str, what: str, why: str, times: int = 1) -> None:
+        """Somebody was not let in, or something was not accepted, so many times at once."""
+        key, now = (_PORT.sub("", who), what, why), time.monotonic()  # a peer's port changes every time
         with self._lock:
-            self.refusals += 1
+            self.refusals += times
             is_new = now - self._last.get(key, -SILENCE_SECONDS) >= SILENCE_SECONDS
             if is_new:
                 if len(self._last) > 1000:
                     self._last.clear()
                 self._last[key] = now
-        self.note("refused", who=who, what=what, why=why)
+        self.note("refused", who=who, what=what, why=why, times=times)
         if is_new:
-            self._show(f"refused: {what} by {who}: {why}")
+            self._show(f"refused: {f'{times} ' if times > 1 else ''}{what} by {who}: {why}")
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):

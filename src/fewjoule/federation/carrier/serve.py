@@ -15,6 +15,7 @@ import grpc
 from fewjoule._version import __version__
 from fewjoule.errors import InputError
 from fewjoule.federation import certificates, members
+from fewjoule.federation.carrier.crowds import Crowds
 from fewjoule.federation.carrier.desk import Desk
 from fewjoule.federation.carrier.gate import Gate
 from fewjoule.federation.carrier.handshakes import listening
@@ -110,7 +111,8 @@ async def _serve(kit: Kit, log: Log, metrics_port: int | None) -> bool:
         loop.add_signal_handler(number, stop.set)
     await server.start()
     log.say(f"server of federation {facts.federation} on port {facts.port}", fewjoule=__version__)
-    with serve_metrics(metrics_port, desk.status) if metrics_port is not None else contextlib.nullcontext():
+    serving = serve_metrics(metrics_port, desk.status) if metrics_port is not None else contextlib.nullcontext()
+    with serving, Crowds(facts.port, lambda: streams.peers() | {desk.peer}, log).watched():
         jobs.begin()
         watching = asyncio.ensure_future(_watch(roll, lambda: streams.close_if(gate.refuses), log))
         await stop.wait()

@@ -184,6 +184,10 @@ class Streams:
     def __getitem__(self, name: str) -> Stream | None:
         return self._live.get(name)
 
+    def peers(self) -> set[str]:
+        """Address and port of every live stream; for any thread."""
+        return {stream.peer for stream in list(self._live.values())}
+
     def close_if(self, why: Callable[[Identity], str | None]) -> None:
         """Send those away for whom there is a reason to."""
         for stream in list(self._live.values()):
