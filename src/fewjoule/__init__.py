@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fewjoule.tasks import mnist, sinusoid
     from fewjoule.tasks.files import AgentFiles, TaskFiles, read_agents, read_tasks
     from fewjoule.tasks.format import DataFormat
-    from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents
+    from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents, make_tasks
     from fewjoule.training.adapt import Adaptation, adapt
     from fewjoule.training.align import Alignment, align
     from fewjoule.training.local import LocalModels, train_locally
@@ -42,9 +42,9 @@ __all__ = [
     "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace", "__version__", "adapt", "align",
     "answers", "average", "codec", "conv4", "export", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml",
     "from_equinox", "from_flax", "from_torch", "imaml", "invented", "lean", "local_model", "logistic", "make_agents",
-    "maml", "meta_backward", "method", "mlp", "mnist", "model_from_spec", "plan", "random_start", "read_agents",
-    "read_model", "read_tasks", "report", "reptile", "simulate", "sinusoid", "study", "to_torch", "train_locally",
-    "with_codec", "write_model",
+    "make_tasks", "maml", "meta_backward", "method", "mlp", "mnist", "model_from_spec", "plan", "random_start",
+    "read_agents", "read_model", "read_tasks", "report", "reptile", "simulate", "sinusoid", "study", "to_torch",
+    "train_locally", "with_codec", "write_model",
 ]  # fmt: skip
 HOMES = {  # where each public name lives; the block above says the same to type checkers, and a test compares the two
     "Adaptation": "training.adapt.Adaptation",
@@ -93,6 +93,7 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "local_model": "methods.average.local_model",
     "logistic": "models.nets.logistic",
     "make_agents": "tasks.samples.make_agents",
+    "make_tasks": "tasks.samples.make_tasks",
     "maml": "methods.maml.maml",
     "meta_backward": "methods.meta_backward",
     "method": "methods.method",

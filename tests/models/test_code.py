@@ -1,6 +1,7 @@
 """Code runs where its user names it and nowhere else; a PyTorch study equals its twin written in JAX."""
 
 import csv
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import fewjoule as fj
 from fewjoule.cli import main
+from fewjoule.federation.spec import Spec, contract
 from fewjoule.models import code
 from fewjoule.models.weights import write_model
 
@@ -113,6 +115,19 @@ def test_an_own_loss_sees_samples_one_by_one_so_padding_never_counts(own_code):
     agents = fj.make_agents(pairs)
     first = jax.tree.map(lambda a: jnp.asarray(a)[0], agents.data.train)
     assert float(model.loss(jnp.asarray([0.0, 3.0]), first)) == pytest.approx(2.5)
+
+
+def test_a_server_s_message_runs_no_code_but_may_name_what_the_site_trusts(own_code):
+    model = {"spec": "python:code/own.py:line", "init": "glorot", "loss": "huber"}
+    run = Spec({"method": "fedavg", "rounds": 1}, model, ("a",))
+    with pytest.raises(fj.InputError, match="runs only where you name its file"):
+        contract(run)
+    run = replace(run, model=model | {"spec": "python:own.py:line"})
+    with pytest.raises(fj.InputError, match=r"--module of a federation's server and agents"):
+        contract(run)
+    assert not (own_code / "ran").exists()
+    code.trust("python:code/own.py:line")
+    assert contract(run).model.loss_name == "huber"
 
 
 TWIN = """

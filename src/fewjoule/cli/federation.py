@@ -35,6 +35,10 @@ RunFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The run folde
 Patience = Annotated[
     float | None, typer.Option(help="Seconds to wait for a server or agents that are away; by default for ever.")
 ]
+Modules = Annotated[
+    list[str] | None,
+    typer.Option("--module", metavar="KIND:FILE.py:NAME", help="Your own code that a run may name as its model."),
+]
 COUNTS = ("charged", "payload", "network")
 
 
@@ -68,6 +72,7 @@ def server(
     metrics: Annotated[
         int | None, typer.Option(help="Also serve Prometheus metrics on this port of 127.0.0.1.", show_default=False)
     ] = None,
+    module: Modules = None,
 ) -> None:
     """Run the server in the foreground; Ctrl-C stops it."""
     from fewjoule.federation.carrier.handshakes import VERBOSITY
@@ -75,6 +80,7 @@ def server(
     os.environ.update(VERBOSITY)
     from fewjoule.federation.carrier.serve import run_server
 
+    _trust(module)
     raise typer.Exit(run_server(kit, metrics))
 
 
@@ -92,6 +98,7 @@ def agent(
     consent: Annotated[
         Path | None, typer.Option(help="What this agent takes part in: a TOML file of its owner.", show_default=False)
     ] = None,
+    module: Modules = None,
 ) -> None:
     """Run an agent in the foreground; Ctrl-C stops it. Data and model stay on this machine."""
     from fewjoule.energy.metering import METERS
@@ -101,7 +108,16 @@ def agent(
 
     if meter is not None and meter not in METERS:
         raise unknown("meter", meter, METERS)
+    _trust(module)
     raise typer.Exit(run_agent(kit, Site(read_kit(kit, "agent").facts.name, data, model, device, meter), consent))
+
+
+def _trust(modules: list[str] | None) -> None:
+    """Run the code that this site's own people named; a run may name it then, and no other."""
+    from fewjoule.models.code import trust
+
+    for spec in modules or []:
+        trust(spec)
 
 
 @app.command()

@@ -130,10 +130,8 @@ def stack(
     for (x, y, *_), label in zip(pairs, called, strict=True):
         x, y = check_pair(label, x, y, may_be_empty=may_be_empty)
         checked.append((x, _check_classes(label, y)))
-    weights = None
-    if any(len(pair) > 2 for pair in pairs):
-        sizes = [len(x) for x, _ in checked]
-        weights = [_weights(label, pair, size) for label, pair, size in zip(called, pairs, sizes, strict=True)]
+    weights = [_weights(label, pair, len(x)) for label, pair, (x, _) in zip(called, pairs, checked, strict=True)]
+    weighed = any(len(pair) > 2 for pair in pairs)
     for thing, described in (
         ("input shape", [f"{x.shape[1:]}" for x, _ in checked]),
         ("kind of target", [f"{y.dtype}{list(y.shape[1:])}" for _, y in checked]),
@@ -160,7 +158,7 @@ def stack(
         jnp.asarray(np.stack([padded(y) for _, y in checked])),
         jnp.asarray(np.stack([(np.arange(size) < len(x)).astype(np.float32) for x, _ in checked])),
         permitted,
-        None if weights is None else jnp.asarray(np.stack([padded(weight) for weight in weights])),
+        jnp.asarray(np.stack([padded(weight) for weight in weights])) if weighed else None,
     )
 
 
