@@ -37,7 +37,7 @@ def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="The meta-model's file.")],
     method: Annotated[str, typer.Option(help="average, fedavg, reptile, maml, meta_backward, ...")] = "fedavg",
     settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: rounds=10.")] = None,
-    questions: Annotated[str | None, typer.Option(help="For answers: range:LOW:HIGH, noise:28x28 or a file.")] = None,
+    questions: Annotated[str | None, typer.Option(help="For answers, lean: range:LOW:HIGH, noise:8x8, a file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp:784-8-8-10, conv4:28x28x1-5-64; else from weights.")] = None,
     study: Annotated[str | None, typer.Option(help="A study whose model, local, energy tables are used.")] = None,
     task: Annotated[str | None, typer.Option(help="regression or classification; else by the targets' type.")] = None,
@@ -104,11 +104,13 @@ def train(
         one_architecture=alike,
     )  # fmt: skip
     if method == "lean":  # its rule asks for the model and the link, which are known only now
-        known = {
+        known: dict[str, Any] = {
             "link": first.energy.link,
             "training_steps": first.local.max_steps,
             "learning_rate": first.local.learning_rate,
         }
+        if questions is not None:  # a classifier answers for the classes that an agent has
+            known["outputs"] = _numbers_in_an_answer(own)
         changes = {"weights": own.model.size, **known, **options.given(device=device), **changes}
     if tasks is not None:
         read_tasks(tasks, own.files.format, shots=shots)  # says which file lacks x_test where shots are not given
@@ -155,6 +157,14 @@ def _questions(method: str, given: str | None, divide_by: float) -> dict[str, An
     if Path(given).suffix not in SUFFIXES:
         return {"questions": given}
     return {"questions": (np.asarray(questions_from_file(given)) / divide_by).tolist()}
+
+
+def _numbers_in_an_answer(own: OwnAgents) -> int:
+    """The model's outputs, or for a classifier the most classes that an agent has."""
+    train = own.files.agents.data.train
+    if own.files.format.task != "classification":
+        return int(np.prod(train.y.shape[2:]))
+    return max(len(np.unique(y[mask > 0])) for y, mask in zip(np.asarray(train.y), np.asarray(train.mask), strict=True))
 
 
 def _show_agents(own: OwnAgents) -> None:
