@@ -1,7 +1,7 @@
 """The best case for the paper: Meta-Backward over radius x learning rate x rounds x accuracy of the local models.
 
     python bench/best_case.py [sinusoid] [mnist] [--seeds N] [--quick] [--data-dir FOLDER]
-    python bench/numbers.py best_case       keeps the numbers, and makes the table of docs/reproduction.md
+    python bench/measure.py best_case       keeps the numbers, and makes the table of docs/reproduction.md
 
 Every setting is run over the same seeds and new tasks. The best one is *chosen* on the first half of the new tasks and
 *reported* on the second, so that the choice does not flatter it. The controls have the same local models: the plain

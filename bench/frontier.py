@@ -1,7 +1,7 @@
 """The frontier of quality against joules: rounds x local steps x bits of every method on the paper's two studies.
 
     python bench/frontier.py [--out FOLDER] [--seeds N] [--quick] [--data-dir FOLDER] [--set KEY=VALUE]
-    python bench/numbers.py frontier        keeps the numbers, and makes README's picture and its words
+    python bench/measure.py frontier        keeps the numbers, and makes README's picture and its words
 
 From the built-in studies to tables and a picture in a folder. A setting is *chosen* on the first half of the new tasks
 and *reported* on the second, so that the best of many settings is not flattered by the tasks that picked it.

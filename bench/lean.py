@@ -1,7 +1,7 @@
 """The claims of lean, seed by seed, on the paper's two studies: quality and uplink energy beside Meta-Backward's.
 
     python bench/lean.py [sinusoid] [mnist] [--seeds N] [--data-dir FOLDER]
-    python bench/numbers.py lean            keeps the numbers, and makes the table of docs/lean.md
+    python bench/measure.py lean            keeps the numbers, and makes the table of docs/lean.md
 
 Settings come from the rule alone. Seeds and new tasks took no part in making it. Intervals are at 95 % over seeds, of
 the paired difference (accuracy) or ratio (loss) to Meta-Backward or FedSGD with the same seed.

@@ -1,12 +1,12 @@
 """The one file of numbers: docs/numbers.json, and what README and docs say and show of it.
 
-    python bench/numbers.py                    measure everything (hours on one core), write numbers, words and pictures
-    python bench/numbers.py studies lean       only these parts: studies, lean, frontier, best_case, answers
-    python bench/numbers.py --only sinusoid    only this study of each part
-    python bench/numbers.py --draw             measure nothing; words and pictures from the numbers that are there
+    python bench/measure.py                    measure everything (hours on one core), write numbers, words and pictures
+    python bench/measure.py studies lean       only these parts: studies, lean, frontier, best_case, answers
+    python bench/measure.py --only sinusoid    only this study of each part
+    python bench/measure.py --draw             measure nothing; words and pictures from the numbers that are there
 
 A part is measured by its own script in bench/ and kept by study. Words and tables stand in the pages between
-`<!-- numbers: NAME -->` and `<!-- end -->`; tests/bench/test_numbers.py holds the pages to the file. The part `answers`
+`<!-- numbers: NAME -->` and `<!-- end -->`; tests/bench/test_measure.py holds the pages to the file. The part `answers`
 has a file and a page of its own, docs/answers.json, by `bench/answers.py`.
 """
 
