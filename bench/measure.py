@@ -69,8 +69,8 @@ PARTS: dict[str, Callable[..., Numbers]] = {
 
 
 def words(numbers: Numbers) -> dict[str, str]:
-    """The text of every block, by name, from the parts that are there."""
-    out = {}
+    """The text of every block, by name, from the parts that are there for both studies."""
+    numbers, out = {part: found for part, found in numbers.items() if set(found) == set(STUDIES)}, {}
     if "frontier" in numbers:
         out |= {"readme": _readme(numbers["frontier"]), "settings": _settings_table(numbers["frontier"])}
     if "lean" in numbers:
@@ -94,7 +94,7 @@ def filled(page: str, blocks: dict[str, str]) -> str:
 
 def draw(numbers: Numbers) -> None:
     """README's picture and the blocks of all pages."""
-    if "frontier" in numbers:
+    if set(numbers.get("frontier", ())) == set(STUDIES):
         write_atomically(ROOT / "docs/quality.svg", picture(numbers["frontier"]), force=True)
     blocks = words(numbers)
     for page in PAGES:
