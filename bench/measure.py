@@ -72,7 +72,8 @@ def words(numbers: Numbers) -> dict[str, str]:
     """The text of every block, by name, from the parts that are there for both studies."""
     numbers, out = {part: found for part, found in numbers.items() if set(found) == set(STUDIES)}, {}
     if "frontier" in numbers:
-        out |= {"readme": _readme(numbers["frontier"]), "settings": _settings_table(numbers["frontier"])}
+        found = numbers["frontier"]
+        out |= {"readme": _readme(found), "settings": _settings_table(found), "controls": _controls_table(found)}
     if "lean" in numbers:
         out["lean"] = _lean_table(numbers["lean"])
     for name, table in numbers.get("studies", {}).items():
@@ -172,6 +173,32 @@ def _settings_table(found: Numbers) -> str:
             cells += [f"{p.reported:{form}}", f"{p.uplink_bits_per_weight:.3g}", f"{p.joules:.3g}"]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+CONTROLS = {  # rows of docs/reproduction.md beside the paper's method: method and how its settings begin
+    "Meta-Backward, the paper's": ("meta_backward", ""), "Average of the local models": ("average", ""),
+    "FedSGD": ("fedsgd", ""), "lean, match": ("lean", "target match"), "lean, better": ("lean", "target better"),
+    "lean, best": ("lean", "target best"), "answers": ("answers", ""),
+    "invented tasks (sinusoid), random networks (MNIST): nothing is sent": ("invented", ""),
+}  # fmt: skip
+
+
+def _controls_table(found: Numbers) -> str:
+    lines = [
+        "| method | sinusoid: median loss [95 %] | joules of an agent | MNIST: mean accuracy [95 %] | joules of an agent |",
+        "|---|---|---|---|---|",
+    ]
+    forms = {"sinusoid": ".3g", "mnist": ".3f"}
+    for label, where in CONTROLS.items():
+        cells = []
+        for name, form in forms.items():
+            p = _of(found[name], *where)
+            cells += [_bounded({"quality": p.reported, "low": p.low, "high": p.high}, form), f"{p.joules:.3g}"]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    top = [_bounded({**(c := found[n]["ceiling"]), "quality": c["reported"]}, form) for n, form in forms.items()]
+    return "\n".join(
+        [*lines, f"| ceiling: trained on true new tasks | {top[0]} | nobody has it | {top[1]} | nobody has it |"]
+    )
 
 
 def _bounded(row: Numbers, form: str) -> str:

@@ -16,6 +16,7 @@ from fewjoule.cli.screen import SEE_CHOOSING, say, show_energy, table
 from fewjoule.energy.ledger import WITH_SERVER
 from fewjoule.errors import InputError
 from fewjoule.methods import method as named_method
+from fewjoule.methods.lean import medium
 from fewjoule.models.weights import write_model
 from fewjoule.simulation.rules import needs_one_architecture
 from fewjoule.simulation.work import data_of, shapes
@@ -115,9 +116,15 @@ def train(
     if tasks is not None:
         read_tasks(tasks, own.files.format, shots=shots)  # says which file lacks x_test where shots are not given
     prepared = prepare(over_agents(settings=changes, one_architecture=alike), own)
-    shapes(prepared.study.methods[0].build(), prepared.model, data_of(prepared.agents))  # questions that do not fit
+    built = prepared.study.methods[0].build()
+    shapes(built, prepared.model, data_of(prepared.agents))  # questions that do not fit
     files.use_compile_cache()
     _show_agents(own)
+    if method == "lean" and questions is not None:
+        said = dict(built.settings)
+        asked = ("weights", "link", "budget_joules", "device", "questions", "outputs")
+        sent = medium(**{name: said[name] for name in asked})
+        say(f"lean sends {'answers' if sent.answers else 'weights'}: {sent.reason}")
 
     with tempfile.TemporaryDirectory() as temporary:
         place = run_folder or Path(temporary) / "run"
