@@ -170,7 +170,7 @@ def _settings_table(found: Numbers) -> str:
         cells = []
         for name, form in (("sinusoid", ".3g"), ("mnist", ".3f")):
             p = _of(found[name], *where)
-            cells += [f"{p.reported:{form}}", f"{p.uplink_bits_per_weight:.3g}", f"{p.joules:.3g}"]
+            cells += [f"{p.reported:{form}}", _short(p.uplink_bits_per_weight), _short(p.joules)]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -185,7 +185,7 @@ CONTROLS = {  # rows of docs/reproduction.md beside the paper's method: method a
 
 def _controls_table(found: Numbers) -> str:
     lines = [
-        "| method | sinusoid: median loss [95 %] | joules of an agent | MNIST: mean accuracy [95 %] | joules of an agent |",
+        "| method | sinusoid: median loss [95 %] | agent's joules | MNIST: mean accuracy [95 %] | agent's joules |",
         "|---|---|---|---|---|",
     ]
     forms = {"sinusoid": ".3g", "mnist": ".3f"}
@@ -193,12 +193,17 @@ def _controls_table(found: Numbers) -> str:
         cells = []
         for name, form in forms.items():
             p = _of(found[name], *where)
-            cells += [_bounded({"quality": p.reported, "low": p.low, "high": p.high}, form), f"{p.joules:.3g}"]
+            cells += [_bounded({"quality": p.reported, "low": p.low, "high": p.high}, form), _short(p.joules)]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     top = [_bounded({**(c := found[n]["ceiling"]), "quality": c["reported"]}, form) for n, form in forms.items()]
     return "\n".join(
         [*lines, f"| ceiling: trained on true new tasks | {top[0]} | nobody has it | {top[1]} | nobody has it |"]
     )
+
+
+def _short(value: float) -> str:
+    """Three digits, or all before the point: 0.0345, 97.9, 14 591."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}".replace(",", " ")
 
 
 def _bounded(row: Numbers, form: str) -> str:
@@ -253,9 +258,9 @@ def _study_table(table: Numbers) -> str:
             quality.append(text + (f" [{bounds[0]:{digits}}, {bounds[1]:{digits}}]" if k == head and bounds[0] else ""))
         shares = [row["share_best"], row["share_best_in_paper"]]
         shares_said = ["" if s is None or row["ceiling"] else f"{100 * s:.1f} %" for s in shares]
-        bits = "nobody has it" if row["ceiling"] else f"{row['uplink_bits']:,.0f}".replace(",", " ")
-        spent = ["" if row["ceiling"] else f"{row['joules'].get(p, 0):.3g}" for p in ("uplink", "computation")]
-        served = f"{row['joules']['server']:.3g}" if row["joules"].get("server") else ""
+        bits = "nobody has it" if row["ceiling"] else _short(row["uplink_bits"])
+        spent = ["" if row["ceiling"] else _short(row["joules"].get(p, 0)) for p in ("uplink", "computation")]
+        served = _short(row["joules"]["server"]) if row["joules"].get("server") else ""
         gone = f"{row['diverged']} of {len(table['seeds'])}" if row["diverged"] else "0"
         cells = [row["label"], str(row["rounds"]), *quality, *shares_said, bits, *spent, served, gone]
         lines.append(f"| {' | '.join(cells)} |")

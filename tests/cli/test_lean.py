@@ -21,9 +21,9 @@ def test_the_rule_chooses_between_weights_and_answers(
         np.savez(folder / f"{name}.npz", x=x, y=slope * x)
     np.savez(tmp_path / "asked.npz", x=x[:3])  # three answers of 6 bits are 13 or 14 bytes
     code, out, err = fewjoule(
-        "train", folder, "--method", "lean", "-o", tmp_path / "meta.safetensors", "--model", "mlp:1-40-1", "--questions",
-        tmp_path / "asked.npz", "--set", f"budget_joules={budget}", "--local-steps", 50, "--meter", "operations",
-        "--energy", tmp_path / "energy.csv",
+        "train", folder, "--method", "lean", "-o", tmp_path / "meta.safetensors", "--model", "mlp:1-40-1",
+        "--questions", tmp_path / "asked.npz", "--set", f"budget_joules={budget}", "--local-steps", 50,
+        "--meter", "operations", "--energy", tmp_path / "energy.csv",
     )  # fmt: skip
     assert code == 0, err
     assert f"lean sends {sent}: " in out
