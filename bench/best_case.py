@@ -24,8 +24,8 @@ from fewjoule.training.adapt import adapt
 from fewjoule.training.local import train_locally
 
 RADII = ["auto", Schedule("constant", 1e-6), Schedule("linear", 1e-4)]
-"""Shares of the agents' spread. Larger ones (`linear` from 1 on) diverge in nearly every run of the studies, and so do
-learning rates above the local training's: the map leaves them out, since every setting costs a compilation."""
+"""Shares of the agents' spread. The whole of it (`linear` from 1 on) diverges in nearly every run of the studies.
+The map is coarse, since every setting costs a compilation."""
 LEARNING_RATES = (1e-3, 1e-2)
 ROUNDS = (50, 200)
 TRAINING = {"sinusoid": (20000, 1000), "mnist": (500, 20)}
