@@ -69,12 +69,13 @@ PARTS: dict[str, Callable[..., Numbers]] = {
 
 
 def words(numbers: Numbers) -> dict[str, str]:
-    """The text of every block, by name, from the parts that are there for both studies."""
-    numbers, out = {part: found for part, found in numbers.items() if set(found) == set(STUDIES)}, {}
-    if "frontier" in numbers:
+    """The text of every block, by name, from the numbers that are there; most show both studies side by side."""
+    both = {part for part, found in numbers.items() if set(found) == set(STUDIES)}
+    out = {}
+    if "frontier" in both:
         found = numbers["frontier"]
         out |= {"readme": _readme(found), "settings": _settings_table(found), "controls": _controls_table(found)}
-    if "lean" in numbers:
+    if "lean" in both:
         out["lean"] = _lean_table(numbers["lean"])
     for name, table in numbers.get("studies", {}).items():
         out[name] = _study_table(table)
