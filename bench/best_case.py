@@ -1,17 +1,16 @@
 """The best case for the paper: Meta-Backward over radius x learning rate x rounds x accuracy of the local models.
 
-    python bench/best_case.py [sinusoid|mnist] [--out FILE.csv] [--seeds N] [--quick] [--data-dir FOLDER]
+    python bench/best_case.py [sinusoid] [mnist] [--seeds N] [--quick] [--data-dir FOLDER]
+    python bench/measure.py best_case       keeps the numbers, and makes the table of docs/reproduction.md
 
-From the built-in studies to one CSV with a row per setting. Every setting is run over the same seeds and new tasks. The
-best one is *chosen* on the first half of the new tasks and *reported* on the second, so that the choice does not
-flatter it. The controls stand in the same file, with the same local models: the plain average, FedSGD and FedAvg.
+Every setting is run over the same seeds and new tasks. The best one is *chosen* on the first half of the new tasks and
+*reported* on the second, so that the choice does not flatter it. The controls have the same local models: the plain
+average, FedSGD and FedAvg.
 """
 
 import argparse
-import csv
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,17 +23,14 @@ from fewjoule.studies.summary import interval
 from fewjoule.training.adapt import adapt
 from fewjoule.training.local import train_locally
 
-RADII = [
-    "auto",
-    *(Schedule("constant", f) for f in (1e-6, 1e-4, 1e-2, 1.0)),
-    *(Schedule("linear", f) for f in (1e-2, 1.0)),
-]
-LEARNING_RATES = (1e-4, 1e-3, 1e-2, 1e-1)
-ROUNDS = (5, 50, 200)
-TRAINING = {"sinusoid": (1000, 5000, 20000), "mnist": (20, 100, 500)}
-"""Steps of the local training: how accurate the agents' own models are. The last is the study's own."""
-HEAD = ("study", "training_steps", "local_loss", "method", "rounds", "learning_rate", "radius", "chosen", "reported",
-        "low", "high", "diverged")  # fmt: skip
+RADII = ["auto", Schedule("constant", 1e-6), Schedule("linear", 1e-4)]
+"""Shares of the agents' spread. The whole of it (`linear` from 1 on) diverges in nearly every run of the studies.
+The map is coarse, since every setting costs a compilation."""
+LEARNING_RATES = (1e-3, 1e-2)
+ROUNDS = (50, 200)
+TRAINING = {"sinusoid": (20000, 1000), "mnist": (500, 20)}
+"""Steps of the local training: how accurate the agents' own models are. The first is the study's own."""
+TASKS = 200
 Settings = dict[str, Any]
 
 
@@ -48,30 +44,36 @@ def settings_of(study: Study, quick: bool) -> Iterator[tuple[str, Settings]]:
     yield "fedavg", {"rounds": 5, "local_steps": 100, "learning_rate": study.local.learning_rate}
 
 
-def sweep(study: Study, training_steps: int, quick: bool) -> Iterator[dict[str, Any]]:
-    """A row per setting, with local models of this many training steps."""
-    e, model, seeds = study.evaluation, study.build_model(), list(study.seeds)
-    agents, tasks, _ = study.family.build(seeds, e)
-    training = {**study.local.model_dump(), "max_steps": training_steps}
-    local = train_locally(model, agents, seed=seeds, **training)
+def sweep(study: Study, quick: bool) -> Iterator[dict[str, Any]]:
+    """A row per setting and length of the local training. All lengths run at once, each with seeds of its own."""
+    e, model, lengths, count = study.evaluation, study.build_model(), TRAINING[study.name], len(study.seeds)
+    seeds = [[1000 * i + seed for seed in study.seeds] for i in range(len(lengths))]
+    training, build, local = study.local.model_dump(), study.family.build, []  # type: ignore[union-attr]
+    for own, steps in zip(seeds, lengths, strict=True):
+        local.append(train_locally(model, build(own, e)[0], seed=own, **(training | {"max_steps": steps})))
+    every_seed = [seed for own in seeds for seed in own]
+    agents, tasks, _ = build(every_seed, e)
+    models = np.concatenate([np.asarray(own.models) for own in local])
     is_loss = model.loss_name == "mse"
     statistic = np.median if e.statistic == "median" else np.mean
     for name, settings in settings_of(study, quick):
-        run = simulate(method(name, **settings), model, agents, local, seed=seeds)
+        run = simulate(method(name, **settings), model, agents, models, seed=every_seed)
         result = adapt(model, run.meta, tasks, steps=[e.headline], learning_rate=e.learning_rate, optimiser=e.optimiser)
-        values = (result.loss if is_loss else result.accuracy)[..., 0].astype(float)  # [seeds, tasks]
-        good, half = ~np.isnan(values).any(1), e.tasks // 2
-        chosen, reported, low, high = (np.nan,) * 4
-        if good.any():
-            chosen, reported = float(statistic(values[good, :half])), float(statistic(values[good, half:]))
-            low, high = interval(statistic(values[good, half:], axis=1), ratio=is_loss)
-        radius = settings.get("radius", "")
-        yield {
-            "study": study.name, "training_steps": training_steps, "local_loss": float(np.mean(local.loss)),
-            "method": name, "rounds": settings.get("rounds", 0), "learning_rate": settings.get("learning_rate", ""),
-            "radius": radius if isinstance(radius, str) else f"{radius.kind} {radius.first:g}",
-            "chosen": chosen, "reported": reported, "low": low, "high": high, "diverged": int((~good).sum()),
-        }  # fmt: skip
+        every = np.asarray(result.loss if is_loss else result.accuracy, float)[..., 0]  # [lengths x seeds, tasks]
+        for i, steps in enumerate(lengths):
+            values, half = every[i * count : (i + 1) * count], e.tasks // 2
+            good = ~np.isnan(values).any(1)
+            row: dict[str, Any] = dict.fromkeys(("chosen", "reported", "low", "high"))
+            if good.any():
+                row["chosen"], row["reported"] = (float(statistic(v)) for v in np.split(values[good], [half], axis=1))
+                row["low"], row["high"] = interval(statistic(values[good, half:], axis=1), ratio=is_loss)
+            radius = settings.get("radius", "")
+            yield {
+                "training_steps": steps, "local_loss": float(np.mean(local[i].loss)), "method": name,
+                "rounds": settings.get("rounds", 0), "learning_rate": settings.get("learning_rate", ""),
+                "radius": radius if isinstance(radius, str) else f"{radius.kind} {radius.first:g}",
+                **row, "diverged": int((~good).sum()),
+            }  # fmt: skip
 
 
 def best(rows: list[dict[str, Any]], lower: bool) -> dict[str, Any]:
@@ -80,37 +82,37 @@ def best(rows: list[dict[str, Any]], lower: bool) -> dict[str, Any]:
     return min(sound, key=lambda row: row["chosen"] if lower else -row["chosen"])
 
 
+def measure(name: str, *, seeds: int = 10, quick: bool = False, data_dir: str | None = None) -> dict[str, Any]:
+    """The map of one study: all `rows`, and for every length of the local training the `best` row of each method."""
+    folder = data_dir if name == "mnist" else None
+    study = load_study(name, settings={"evaluation.tasks": TASKS}, seeds=list(range(seeds)), data_dir=folder)
+    lower = study.build_model().loss_name == "mse"
+    found: dict[str, Any] = {"seeds": study.seeds, "tasks": TASKS, "rows": [], "best": []}
+    for row in sweep(study, quick):
+        found["rows"].append(row)
+        print(", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
+    kinds = dict.fromkeys((row["training_steps"], row["method"]) for row in found["rows"])
+    for kind in sorted(kinds, key=lambda kind: kind[0]):
+        same = [row for row in found["rows"] if (row["training_steps"], row["method"]) == kind]
+        found["best"].append(best(same, lower))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("studies", nargs="*", default=["sinusoid", "mnist"])
-    parser.add_argument("--out", type=Path, default=Path("best-case.csv"))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--data-dir")
-    options = parser.parse_args()
+    asked = parser.parse_args()
     use_compile_cache()
-    with options.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, HEAD, lineterminator="\n")
-        writer.writeheader()
-        for name in options.studies:
-            folder = options.data_dir if name == "mnist" else None
-            study = load_study(
-                name, settings={"evaluation.tasks": 200}, seeds=list(range(options.seeds)), data_dir=folder
+    for name in asked.studies:
+        for row in measure(name, seeds=asked.seeds, quick=asked.quick, data_dir=asked.data_dir)["best"]:
+            print(
+                f"{name}, local models of {row['training_steps']} steps: best of {row['method']}: rounds "
+                f"{row['rounds']}, learning rate {row['learning_rate']}, radius {row['radius']}: {row['reported']:.4g} "
+                f"[{row['low']:.4g}, {row['high']:.4g}]"
             )
-            for training_steps in TRAINING[name][:: 2 if options.quick else 1]:
-                rows: dict[str, list[dict[str, Any]]] = {}
-                for row in sweep(study, training_steps, options.quick):
-                    rows.setdefault(row["method"], []).append(row)
-                    writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-                    file.flush()
-                for each in rows.values():
-                    row = best(each, study.build_model().loss_name == "mse")
-                    print(
-                        f"{name}, local models of {training_steps} steps: {row['method']} rounds {row['rounds']}, "
-                        f"learning rate {row['learning_rate']}, radius {row['radius']}: {row['reported']:.4g} "
-                        f"[{row['low']:.4g}, {row['high']:.4g}]",
-                        flush=True,
-                    )
 
 
 if __name__ == "__main__":

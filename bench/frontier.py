@@ -1,6 +1,7 @@
 """The frontier of quality against joules: rounds x local steps x bits of every method on the paper's two studies.
 
     python bench/frontier.py [--out FOLDER] [--seeds N] [--quick] [--data-dir FOLDER] [--set KEY=VALUE]
+    python bench/measure.py frontier        keeps the numbers, and makes README's picture and its words
 
 From the built-in studies to tables and a picture in a folder. A setting is *chosen* on the first half of the new tasks
 and *reported* on the second, so that the best of many settings is not flattered by the tasks that picked it.
@@ -16,7 +17,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,9 @@ def grid(study: Study, quick: bool = False) -> list[tuple[str, Settings, bool]]:
     add("fisher")
     add("imaml")
     add("maml", inner_learning_rate=study.evaluation.learning_rate)
+    for entry in study.methods:  # what sends no weights, as the study has it
+        if entry.method in ("answers", "invented"):
+            add(entry.method, **entry.settings)
     return out
 
 
@@ -154,6 +158,30 @@ def sweep(
             f"{last.uplink_bits_per_weight:.4g} bits per weight sent, {last.joules:.3g} J"
         )
     return points
+
+
+def ceiling(study: Study) -> dict[str, float | None]:
+    """What training on true new tasks reaches, on the half of the new tasks that is reported on; nobody can have it."""
+    (entry,) = (m for m in study.methods if m.ceiling)
+    model, e, seeds = study.build_model(), study.evaluation, list(study.seeds)
+    agents, (_, tasks, _) = study.true_agents(entry.ceiling), study.family.build(seeds, e)
+    run = Simulation(entry.build(), model, agents, None, seed=seeds).run()
+    result = adapt(model, run.meta, tasks, steps=[e.headline], learning_rate=e.learning_rate, optimiser=e.optimiser)
+    values = (result.loss if model.loss_name == "mse" else result.accuracy)[..., 0]
+    zero = np.zeros((len(seeds), 1, len(agents)), np.int64)
+    point = _point(study, model, agents, method("random"), ("ceiling", {}, False), (zero, zero), values)
+    return {"reported": point.reported, "low": point.low, "high": point.high}
+
+
+def measure(name: str, *, seeds: int = SEEDS, data_dir: str | None = None) -> dict[str, Any]:
+    """The frontier of one study as plain values, for the file of numbers."""
+    folder = data_dir if name == "mnist" else None
+    study = load_study(name, seeds=list(range(seeds)), data_dir=folder)
+    points = sweep(study, told=lambda text: print(text, flush=True))
+    return {
+        "seeds": study.seeds, "tasks": study.evaluation.tasks, "points": [asdict(p) for p in points],
+        "ceiling": ceiling(study),
+    }  # fmt: skip
 
 
 def _point(
@@ -277,13 +305,14 @@ def _write(path: Path, head: list[str], rows: list[list[Any]]) -> None:
 LABELS = {
     "meta_backward": "Meta-Backward", "lean": "lean", "fedavg": "FedAvg", "fedsgd": "FedSGD", "average": "average",
     "fedexp": "FedExP", "fedavgm": "FedAvgM", "fisher": "Fisher", "imaml": "iMAML", "fomaml": "FOMAML", "maml": "MAML",
+    "answers": "answers", "invented": "invented tasks",
 }  # fmt: skip
 GROUPS = {
     "Meta-Backward": "#b32510", "lean": "#6b2fb3", "FedAvg and kin": "#139a5c", "one upload": "#1d2026",
-    "MAML, iMAML": "#0966f1",
+    "MAML, iMAML": "#0966f1", "answers": "#b8860b",
 }  # fmt: skip
-SHAPES = ("diamond", "triangle-up", "circle", "cross", "square")
-GROUP_OF = {"meta_backward": 0, "lean": 1, "average": 3, "fisher": 3, "imaml": 4, "fomaml": 4, "maml": 4}
+SHAPES = ("diamond", "triangle-up", "circle", "cross", "square", "triangle-down")
+GROUP_OF = {"meta_backward": 0, "lean": 1, "average": 3, "fisher": 3, "imaml": 4, "fomaml": 4, "maml": 4, "answers": 5}
 WIDTH, HEIGHT, FONT = 390, 330, 10.5  # of a panel and its labels, pixels
 PLACES = [(side, dy) for dy in (-7, 13, -19, 25) for side in ("left", "right")]
 """Where a label may stand: which of its ends is at its point, and pixels below the point; the first with room."""
@@ -359,8 +388,11 @@ def said(reached: list[Target]) -> list[str]:
     return lines
 
 
-def picture(points: list[Point], best: set[int], studies: dict[str, Study]) -> tuple[bytes, bytes]:
-    """Quality against joules, a panel per study: every setting a point, the frontier a line. SVG and PNG."""
+def picture(
+    points: list[Point], best: set[int], studies: dict[str, Study], ceilings: dict[str, float] | None = None
+) -> tuple[bytes, bytes]:
+    """Quality against joules, a panel per study: every setting a point, the frontier a line; what costs no joules, and
+    the ceiling where it is given, lines across. SVG and PNG."""
     import altair as alt
     import vl_convert
 
@@ -374,7 +406,10 @@ def picture(points: list[Point], best: set[int], studies: dict[str, Study]) -> t
         mine = [(i, p) for i, p in enumerate(points) if p.study == name and p.reported == p.reported]
         lower = study.model.loss == "mse"
         what = f"{study.evaluation.statistic} {'loss' if lower else 'accuracy'} after {study.evaluation.headline} steps"
-        rows = _placed([_row(p, i in best) for i, p in mine], lower)
+        rows = _placed([_row(p, i in best) for i, p in mine if p.joules], lower)
+        across = [{"reported": p.reported, "label": f"{LABELS[p.method]}: no joules"} for _, p in mine if not p.joules]
+        if ceilings:
+            across.append({"reported": ceilings[name], "label": "ceiling: trained on the truth"})
         scale: Any = alt.Scale(type="log", nice=False, padding=12) if lower else alt.Scale(zero=False)
         x = alt.X(
             "joules:Q",
@@ -396,11 +431,13 @@ def picture(points: list[Point], best: set[int], studies: dict[str, Study]) -> t
             .encode(x=x, y=y, text="label:N", color=colour)
             for i, (side, dy) in enumerate(PLACES)
         ]
-        charts.append(
-            alt.layer(line.encode(x=x, y=y), bars, dots, *text).properties(
-                width=WIDTH, height=HEIGHT, title=study.title or name
-            )
+        free = alt.Chart(alt.InlineData(values=across))
+        rules = free.mark_rule(color="#666", strokeDash=[3, 3]).encode(y=y)
+        notes = free.mark_text(align="right", dy=-6, fontSize=FONT, color="#666").encode(
+            x=alt.value(WIDTH - 4), y=y, text="label:N"
         )
+        layers = [*([rules] if across else []), line.encode(x=x, y=y), bars, dots, *text, *([notes] if across else [])]
+        charts.append(alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=study.title or name))
     whole = alt.hconcat(*charts, background="white").configure_legend(orient="bottom")
     svg = vl_convert.vegalite_to_svg(whole.configure_axis(gridOpacity=0.4, tickCount=6).to_dict())
     return svg.encode(), smaller(vl_convert.svg_to_png(svg, scale=2))
@@ -412,7 +449,7 @@ def _row(p: Point, frontier: bool) -> dict[str, Any]:
         label = "Meta-Backward, the paper's"
     elif p.method == "lean":
         label = p.setting.replace("target ", "lean, ")
-    elif not p.setting or (p.method in ("fedsgd", "maml") and "codec" not in p.setting):
+    elif not p.setting or (p.method in ("fedsgd", "maml", "answers") and "codec" not in p.setting):
         label = LABELS[p.method]
     low, high = (p.reported if p.low is None else p.low), (p.reported if p.high is None else p.high)
     group = list(GROUPS)[GROUP_OF.get(p.method, 2)]

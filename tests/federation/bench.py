@@ -34,8 +34,8 @@ class LocalChannel:
     def agree(self, names: Iterable[str], spec: str, timeout_seconds: float) -> Answers:
         return self._each(names, lambda agent: agent.agree(spec))
 
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
-        return self._each(names, lambda agent: agent.handle(request))
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers:
+        return self._each(requests, lambda agent: agent.handle(requests[agent.name]))
 
     def alive(self, names: Iterable[str]) -> set[str]:
         return set(names) & set(self.agents)

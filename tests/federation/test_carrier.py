@@ -115,10 +115,10 @@ def connected(folder: Path, work: Callable[[Streams, Context, "asyncio.Task[None
 def test_trial_43_a_slow_agent_is_asked_once(tmp_path: Path) -> None:
     async def work(made: Streams, context: Context, _: Any) -> None:
         for _ in range(3):
-            assert await made.ask(["north"], frames.HANDLE, b"round 1", 100, 0.01) == ({}, {})
+            assert await made.ask({"north": b"round 1"}, frames.HANDLE, 100, 0.01) == ({}, {})
         asked = await context.asked(2)
         context.say(Frame(frames.ANSWER, asked.call, b"done"))
-        assert (await made.ask(["north"], frames.HANDLE, b"round 1", 100, 5.0)).replies == {"north": b"done"}
+        assert (await made.ask({"north": b"round 1"}, frames.HANDLE, 100, 5.0)).replies == {"north": b"done"}
         assert len(context.sent) == 2
 
     connected(tmp_path, work)
@@ -129,24 +129,24 @@ def test_a_question_that_was_overtaken_waits_its_turn(tmp_path: Path) -> None:
 
     async def work(made: Streams, context: Context, _: Any) -> None:
         for body in (b"1", b"2", b"3"):
-            await made.ask(["north"], frames.HANDLE, body, 100, 0.01)
+            await made.ask({"north": body}, frames.HANDLE, 100, 0.01)
         assert [frame.body for frame in context.sent[1:]] == [b"1"]
         context.say(Frame(frames.FAILED, context.sent[1].call, b"late\x1b[2J\n"))
         third = await context.asked(3)
         assert third.body == b"3"
         context.say(Frame(frames.FAILED, third.call, b"no\nreason"))
-        assert (await made.ask(["north"], frames.HANDLE, b"3", 100, 5.0)).errors == {"north": "no reason"}
+        assert (await made.ask({"north": b"3"}, frames.HANDLE, 100, 5.0)).errors == {"north": "no reason"}
 
     connected(tmp_path, work)
 
 
 def test_a_lost_agent_is_not_heard_and_a_wish_to_stop_ends_the_wait(tmp_path: Path) -> None:
     async def work(made: Streams, context: Context, task: "asyncio.Task[None]") -> None:
-        waiting = asyncio.ensure_future(made.ask(["north", "south"], frames.AGREE, b"spec", 0, 1000.0))
+        waiting = asyncio.ensure_future(made.ask(dict.fromkeys(("north", "south"), b"spec"), frames.AGREE, 0, 1000.0))
         await context.asked(2)
         made.wake()
         assert await waiting == ({}, {})
-        waiting = asyncio.ensure_future(made.ask(["north"], frames.AGREE, b"spec", 0, 1000.0))
+        waiting = asyncio.ensure_future(made.ask({"north": b"spec"}, frames.AGREE, 0, 1000.0))
         await asyncio.sleep(0)
         context.inbox.put_nowait(grpc.aio.EOF)
         assert await waiting == ({}, {})

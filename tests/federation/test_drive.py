@@ -4,7 +4,7 @@ import errno
 import os
 import random
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,13 @@ class Hung(LocalChannel):
         self.now, self.asked = 0.0, 0
         self.stopped: Callable[[], bool] = lambda: False
 
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
-        names = list(names)
-        if "south" in names:
-            names.remove("south")
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers:
+        if "south" in requests:
+            requests = {name: request for name, request in requests.items() if name != "south"}
             self.asked += 1
             if not self.stopped():
                 self.now += timeout_seconds
-        return super().call(names, request, timeout_seconds)
+        return super().call(requests, timeout_seconds)
 
 
 def test_trial_39_an_agent_that_hangs_is_named_again_and_again_and_stop_is_heard(bench: Bench) -> None:
@@ -98,8 +97,8 @@ def test_the_quorum_is_asked_even_where_it_would_rest(bench: Bench) -> None:
 class Odd(LocalChannel):
     """`south` answers with something that is no bytes."""
 
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
-        answers = super().call(names, request, timeout_seconds)
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers:
+        answers = super().call(requests, timeout_seconds)
         answers.replies["south"] = object()  # type: ignore[assignment]
         return answers
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ class Fragile(LocalChannel):
         super().__init__({name: bench.agent(name) for name in NAMES})
         self.bench, self.deaths, self.calls = bench, dict(deaths), 0
 
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers:
         replies = {}
-        for name in names:
+        for name, request in requests.items():
             self.calls += 1
             death = self.deaths.pop(self.calls, "")
             if death == "agent before":
@@ -120,9 +120,9 @@ def test_repeated_and_late_requests_change_nothing(bench: Bench) -> None:
     requests = []
     real = channel.call
 
-    def listen(names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
-        requests.append(request)
-        return real(names, request, timeout_seconds)
+    def listen(asked: Mapping[str, bytes], timeout_seconds: float) -> Answers:
+        requests.append(next(iter(asked.values())))
+        return real(asked, timeout_seconds)
 
     channel.call = listen  # type: ignore[method-assign]
     drive(server, channel, asked_to_stop=lambda: "now" if server.at == (blocks.ROUND, 2) else "")
@@ -147,7 +147,7 @@ def test_a_changed_broadcast_for_an_answered_round_is_refused(bench: Bench) -> N
     spec = bench.spec()
     server, channel = bench.server(spec), bench.channel()
     drive(server, channel, asked_to_stop=lambda: "now" if server.at == (blocks.ROUND, 1) else "")
-    request = server.request()
+    request = server.request("north")
     channel.agents["north"].handle(request)
     shifted = wire.decode(request, kind=blocks.ROUND, run=spec.run, forms=server.contract.request_forms(blocks.ROUND))
     other = wire.encode(shifted._replace(arrays=(shifted.arrays[0] + 1, shifted.arrays[1])))
@@ -205,14 +205,13 @@ class Slow(LocalChannel):
         super().__init__({name: bench.agent(name) for name in NAMES})
         self.patience, self.now, self.asked = patience, 0.0, 0
 
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
-        names = list(names)
-        if "south" in names:
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers:
+        if "south" in requests:
             self.asked += 1
             if self.asked <= self.patience:
-                names.remove("south")
+                requests = {name: request for name, request in requests.items() if name != "south"}
                 self.now += timeout_seconds
-        return super().call(names, request, timeout_seconds)
+        return super().call(requests, timeout_seconds)
 
 
 def test_a_slow_agent_is_waited_for_until_the_deadline(bench: Bench, undisturbed: ServerRunner) -> None:
@@ -239,9 +238,9 @@ class Bad(LocalChannel):
         super().__init__({name: bench.agent(name) for name in NAMES})
         self.spoil = spoil
 
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
-        answers = super().call(names, request, timeout_seconds)
-        if "south" in answers.replies and wire.kind_of(request) == blocks.ROUND:
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers:
+        answers = super().call(requests, timeout_seconds)
+        if "south" in answers.replies and wire.kind_of(requests["south"]) == blocks.ROUND:
             answers.replies["south"] = self.spoil(answers.replies["south"], answers.replies["north"])
         return answers
 

@@ -139,8 +139,10 @@ def test_trial_45_a_state_of_another_release_is_read_and_one_of_another_format_i
     back = read_state(path, AGENT, RUN)
     assert back is not None
     assert same(back, STATE)
-    monkeypatch.setattr(module, "FORMAT", 2)
-    with pytest.raises(StateError, match=r"it has format 1, written by fewjoule 0\.1\.7.*reads format 2; go on with"):
+    monkeypatch.setattr(module, "FORMAT", FORMAT + 1)
+    with pytest.raises(
+        StateError, match=rf"it has format {FORMAT}, written by fewjoule 0\.1\.7.*reads format {FORMAT + 1}; go on"
+    ):
         read_state(path, AGENT, RUN)
 
 

@@ -1,7 +1,7 @@
 """What the server believes of agents: sizes beside the others', readings, texts; and who is named for it."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,10 @@ class Liar(LocalChannel):
         super().__init__({name: bench.agent(name) for name in NAMES})
         self.lie, self.kind, self.left, self.asked = lie, kind, after, 0
 
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
-        names = list(names)
-        answers = super().call(names, request, timeout_seconds)
-        kind = wire.kind_of(request)
-        if "south" in names and kind == self.kind:
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers:
+        answers = super().call(requests, timeout_seconds)
+        kind = wire.kind_of(next(iter(requests.values())))
+        if "south" in requests and kind == self.kind:
             self.asked += 1
             self.left -= 1
             if self.left < 0:
@@ -141,8 +140,8 @@ def test_possible_readings_pass() -> None:
 
 
 class Forger(LocalChannel):
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
-        answers = super().call(names, request, timeout_seconds)
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers:
+        answers = super().call(requests, timeout_seconds)
         if answers.replies.pop("south", None) is None:
             return answers
         forged = "\x1b[2J\x1b]0;owned\x07oops\r\nagent north: cheats\n" + 10_000 * "x" + "\u202etxt"

@@ -48,7 +48,7 @@ def test_bytes_are_those_of_the_format() -> None:
     """A second reading of the layout, by hand."""
     data = wire.encode(MESSAGE)
     assert data[:4] == b"FJBL"
-    assert struct.unpack_from("<HBB", data, 4) == (3, blocks.ROUND, 2)
+    assert struct.unpack_from("<HBB", data, 4) == (4, blocks.ROUND, 2)
     assert data[8:24] == RUN
     assert struct.unpack_from("<III", data, 24) == (184, 7, 1234)
     assert struct.unpack_from("<9d", data, 36) == REPORT[:9]

@@ -107,8 +107,18 @@ def test_an_absent_agent_sends_nothing():
     run = simulate(method("fedavg", rounds=2, codec="top-k:0.2:2"), MODEL, AGENTS, LOCAL, availability=here)
     np.testing.assert_array_equal(run.uplink_bits[1:] > 0, here)
     np.testing.assert_array_equal(run.downlink_bits[1:] > 0, here)
-    with pytest.raises(InputError, match="every agent must be there"):
-        simulate(method("fedavg", rounds=2, down_codec="quantise:3"), MODEL, AGENTS, LOCAL, availability=here)
+
+
+def test_who_was_away_receives_the_whole_model_once():
+    """A coded broadcast is a difference from the one before, which only those have who were there."""
+    here = np.array([[1, 0, 1], [1, 1, 0], [1, 1, 1]], bool)
+    coded = method("fedavg", rounds=3, local_steps=1, down_codec="quantise:3")
+    run = simulate(coded, MODEL, AGENTS, LOCAL, availability=here)
+    change, whole = 8 * coded.codecs[2].most_bytes(MODEL.size), 32 * MODEL.size
+    wanted = [[change, 0, change], [change, whole, 0], [change, change, whole]]
+    np.testing.assert_array_equal(run.downlink_bits[1:], wanted)
+    all_there = simulate(coded, MODEL, AGENTS, LOCAL, availability=np.ones((3, 3), bool))
+    np.testing.assert_array_equal(all_there.downlink_bits, simulate(coded, MODEL, AGENTS, LOCAL).downlink_bits)
 
 
 def test_settings_build_the_method_again():

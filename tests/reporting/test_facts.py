@@ -15,9 +15,11 @@ from fewjoule.cli.screen import show_summary
 from fewjoule.energy import LINKS
 from fewjoule.errors import InputError
 from fewjoule.reporting import write_report
+from fewjoule.reporting.axes import Layout
 from fewjoule.reporting.datasets import datasets, quality_and_joules
 from fewjoule.reporting.facts import digest, frontier, on_frontier, seconds_kind
 from fewjoule.reporting.run_folder import RunFolder
+from fewjoule.reporting.scatter import quality_against_joules
 from tests.reporting.run_folders import AGENTS, METHODS, WEIGHTS, make_folder
 
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
@@ -87,6 +89,18 @@ def test_a_method_that_costs_nothing_is_drawn_apart_from_the_logarithmic_axis(re
     assert all(row["joules"] > 0 for row in data["points"])
     drawn = {row["joules"] for row in data["frontier"]}
     assert drawn <= {row["joules"] for row in data["points"] if row["best"]}
+
+
+def test_no_line_across_strikes_a_label_through(regression: Path) -> None:
+    """Lines of methods that cost nothing lie under the halos of all labels."""
+    folder = RunFolder.read(regression)
+    data = quality_and_joules(digest(folder), folder.summary)
+    layers = quality_against_joules(folder.summary, data, Layout(800)).to_dict(validate=False)["layer"]
+    free = [layer.get("data", {}).get("name") == "free" for layer in layers]
+    lines = [i for i, layer in enumerate(layers) if free[i] and layer["mark"]["type"] == "rule"]
+    texts = [i for i, layer in enumerate(layers) if layer["mark"]["type"] == "text"]
+    assert len(lines) == 1
+    assert lines[0] < min(texts)
 
 
 def sentences(page: str, css: str) -> list[str]:

@@ -12,7 +12,16 @@ from fewjoule import METHODS, InputError, Model, lean, method, mlp, simulate, si
 from fewjoule.cli import app
 from fewjoule.cli.plan import read_joules
 from fewjoule.energy import LINKS, device, link
-from fewjoule.methods.lean import MOST_ROUNDS, TARGETS, choose, radio_joules, step_joules
+from fewjoule.methods.lean import (
+    MOMENTUM,
+    MOST_ROUNDS,
+    TARGETS,
+    answers_joules,
+    choose,
+    medium,
+    radio_joules,
+    step_joules,
+)
 from fewjoule.simulation.plan import cost, most_bits, plan
 from fewjoule.simulation.work import agent_flops, data_for, method_flops
 
@@ -81,18 +90,99 @@ def test_lean_keeps_to_its_budget_and_uses_it(weights, name, scale):
 def test_the_rule_of_lean():
     """Finer messages where a link's cost is per message; the offline training's tenth split among the rounds."""
     paper = choose(weights=1761, link="paper", target="match", training_steps=20_000)
-    assert paper == (1, 2000, "top-k:0.1:2", "top-k:0.25:3", True)
+    assert paper == (1, 2000, "top-k:0.1:2", "top-k:0.25:3", True, 0.0)
     assert choose(weights=1761, link="lte", target="better", training_steps=900) == (
         9,
         10,
         "quantise:6",
         "quantise:6",
         False,
+        MOMENTUM,
     )
     assert choose() == choose(weights=1761, target="match")
     built = lean(weights=MODEL.size, target="better", training_steps=900)
     assert (built.name, built.rounds) == ("lean", TARGETS["better"])
     assert method(**{"name" if k == "method" else k: v for k, v in built.describe().items()}) == built
+
+
+GRID = "range:-5:5"
+
+
+@pytest.mark.parametrize(
+    ("wish", "answers", "why"),
+    [
+        ({"questions": GRID}, True, "no worse than weights, as measured"),
+        ({}, False, "there are no questions; with them, answers cost 35.8 mJ at most"),
+        ({"questions": GRID, "weights": 50_890}, False, "measured at 1000 to 10000 weights"),
+        ({"questions": GRID, "outputs": 10, "weights": 6442}, False, "up to 3 numbers an answer only"),
+        ({"questions": GRID, "outputs": 10}, False, "one round of them costs"),  # 1000 numbers against 2 x 176 weights
+        ({"questions": GRID, "weights": 20, "link": "lte"}, False, "they fit"),
+        ({"questions": GRID, "weights": 50_890, "budget_joules": 0.05}, True, "more than the budget; answers cost"),
+        ({"questions": GRID, "budget_joules": 0.035, "weights": 100}, False, "more than the budget"),
+        ({"questions": ((0.5,),) * 20, "link": "lora-sf7"}, True, "no worse"),
+    ],
+)  # fmt: skip
+def test_weights_or_answers(wish, answers, why):
+    chosen = medium(**{"weights": 1761, **wish})
+    assert chosen.answers == answers
+    assert why in chosen.reason
+
+
+def test_a_budget_for_neither_says_what_both_need():
+    with pytest.raises(InputError, match=r"at least 1.8 J .* or give questions \(answers cost 35.8 mJ at most\)"):
+        medium(weights=10**6, budget_joules=0.01)
+    with pytest.raises(InputError, match=r"take a cheaper link \(answers cost 35.8 mJ at most\)"):
+        medium(weights=10**6, budget_joules=0.01, questions=GRID)
+    with pytest.raises(InputError, match="questions needs weights"):
+        lean(questions=GRID)
+
+
+def test_lean_sends_what_the_rule_says():
+    sent = lean(weights=1761, questions=GRID)
+    assert (sent.name, sent.asks, sent.rounds) == ("lean", True, 1)
+    assert sent == method(**{"name" if k == "method" else k: v for k, v in sent.describe().items()})
+    assert not lean(weights=50_890, questions=GRID).asks
+    assert lean(weights=50_890, questions=GRID, budget_joules=0.05).asks
+
+
+@settings(max_examples=40, deadline=None)
+@given(weights=st.integers(10, 10**6), name=st.sampled_from(sorted(LINKS)), scale=st.floats(0.01, 100))
+def test_what_the_rule_takes_fits_the_budget(weights, name, scale):
+    """Whatever the size and the link; answers are never dearer than the budget, and never dearer than weights."""
+    radio = LINKS[name]
+    asking = answers_joules(weights, radio, None, GRID, 1)
+    budget = scale * asking
+    wish = {"weights": weights, "link": name, "budget_joules": budget}
+    try:
+        chosen = medium(**wish, questions=GRID)
+    except InputError:
+        assert scale < 1
+        return
+    if chosen.answers:
+        assert asking <= budget
+        assert asking < radio_joules(weights, radio, "quantise:6", "quantise:6", 1)
+    else:
+        one = choose(**wish)
+        assert radio_joules(weights, radio, one.up, one.down or "top-k:0.25:3", one.rounds) <= budget
+
+
+def test_the_plan_recommends_by_the_rule():
+    found = plan("mlp:1-40-40-1", agents=3, link="lora-sf7", budget_joules=0.01, questions=GRID)
+    assert found.recommended == "answers"
+    row = next(row for row in found.rows if row["method"] == "answers")
+    assert row["fits"]
+    assert row["total_joules"] == pytest.approx(answers_joules(1761, LINKS["lora-sf7"], None, GRID, 1))
+    assert "Recommended: answers (" in repr(found)
+
+
+def test_own_questions_are_priced_on_the_way_down(tmp_path):
+    """As the run charges them: 32 bits a number."""
+    np.savez(tmp_path / "asked.npz", x=np.zeros((7, 1), np.float32))
+    found = plan("mlp:1-8-1", agents=2, link="lora-sf7", questions=str(tmp_path / "asked.npz"))
+    row = next(row for row in found.rows if row["method"] == "answers")
+    assert row["downlink_bits"] == 7 * 32
+    own = ((0.0,),) * 7
+    assert row["total_joules"] == pytest.approx(answers_joules(25, LINKS["lora-sf7"], None, own, 1))
 
 
 @settings(max_examples=40, deadline=None)
@@ -159,21 +249,26 @@ def test_the_command():
     assert not rows["meta_backward"]["fits"]
     assert rows["lean, within the budget"]["uplink_joules"] <= 5
     assert set(METHODS) - {"random", "invented", "local", "lean"} <= set(rows)
+    assert table["recommended"] == "lean, within the budget"
+    assert table["reason"].startswith("there are no questions")
     joules = [row["total_joules"] for row in table["rows"]]
     assert joules == sorted(joules)
     poor = CliRunner().invoke(app, [*arguments[:-1], "1uJ"])
     assert poor.exit_code == 0
-    assert "must be at least" in poor.stdout
+    assert "Recommended: nothing fits (budget_joules must be at least" in poor.stdout
+    assert "or give questions" in poor.stdout
 
 
 @pytest.mark.slow
 def test_the_command_prints_what_the_function_gives():
-    found = plan("mlp:1-8-1", agents=2, link=link("wifi"), budget_joules=0.5, device="cortex-m4")
-    arguments = "plan --agents 2 --model mlp:1-8-1 --link wifi --budget 500mJ --device cortex-m4 --json"
+    asked = {"questions": "range:-1:1", "classes": 1}
+    found = plan("mlp:1-8-1", agents=2, link=link("wifi"), budget_joules=0.04, device="cortex-m4", **asked)
+    arguments = "plan --agents 2 --model mlp:1-8-1 --link wifi --budget 40mJ --device cortex-m4 --json"
+    arguments += " --questions range:-1:1 --classes 1"
     table = json.loads(CliRunner().invoke(app, arguments.split()).stdout)
-    assert (table["weights"], table["agents"], table["note"], table["rows"]) == (
-        found.weights, found.agents, found.notes, found.rows,
-    )  # fmt: skip
+    same = ("weights", "agents", "rows", "recommended", "reason")
+    assert [table[key] for key in same] == [getattr(found, key) for key in same]
+    assert table["note"] == found.notes
     assert plan(mlp([1, 8, 1], loss="cross_entropy"), agents=2).rows == plan("mlp:1-8-1", agents=2).rows
     for wrong in ({"agents": 0}, {"samples": 0}, {"budget_joules": -1.0}, {"link": "wfi"}, {"device": "cortex"}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))}|did you mean"):

@@ -1,4 +1,4 @@
-"""`fewjoule plan`: what each method would cost on a link, and what fits a budget, before anything is sent."""
+"""`fewjoule plan`: what each method would cost on a link, what fits a budget, and what to take, before a run."""
 
 import json
 import math
@@ -26,20 +26,23 @@ def plan(
     device: Annotated[str | None, typer.Option(help="Count the arithmetic of this device too.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Training samples of an agent.")] = 400,
     training_steps: Annotated[int, typer.Option(min=1, help="Steps of the agents' offline training.")] = 1000,
+    questions: Annotated[str | None, typer.Option(help="For answers: range:LOW:HIGH, noise:28x28 or a file.")] = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="Classes that one agent has, for answers.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON table.")] = False,
 ) -> None:
-    """Say what every method would cost one agent at most on a link, and which fit a budget.
+    """Say what every method would cost one agent at most on a link, which fit a budget, and which to take.
 
     Methods stand with their default settings; `lean` with the settings that its rule gives.
     """
     joules = None if budget is None else read_joules(budget)
     found = planned(
         model, agents=agents, link=link, budget_joules=joules, device=device, samples=samples,
-        training_steps=training_steps,
+        training_steps=training_steps, questions=questions, classes=classes,
     )  # fmt: skip
     notes = [*found.notes, *([] if device else ["Arithmetic is not counted; give --device to count it."])]
     if as_json:
-        whole = {"weights": found.weights, "link": link, "agents": agents, "note": notes, "rows": found.rows}
+        advice = {"recommended": found.recommended, "reason": found.reason}
+        whole = {"weights": found.weights, "link": link, "agents": agents, **advice, "note": notes, "rows": found.rows}
         say(json.dumps(whole, indent=1))
         return
     say(f"{model}: {found.weights} weights; {agents} agents over {link!r}; costs of one agent, at most")
@@ -49,7 +52,7 @@ def plan(
         fits = [] if joules is None else ["yes" if row["fits"] else "no"]
         shown.append([*cells, agents * row["total_joules"], _duration(row["radio_seconds"]), *fits])
     table([*COLUMNS, "J all agents", "on the air", *([] if joules is None else [f"fits {budget}"])], shown)
-    for line in notes:
+    for line in [found.advice, *notes]:
         say(line)
 
 

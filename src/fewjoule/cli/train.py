@@ -16,6 +16,7 @@ from fewjoule.cli.screen import SEE_CHOOSING, say, show_energy, table
 from fewjoule.energy.ledger import WITH_SERVER
 from fewjoule.errors import InputError
 from fewjoule.methods import method as named_method
+from fewjoule.methods.lean import medium
 from fewjoule.models.weights import write_model
 from fewjoule.simulation.rules import needs_one_architecture
 from fewjoule.simulation.work import data_of, shapes
@@ -37,7 +38,7 @@ def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="The meta-model's file.")],
     method: Annotated[str, typer.Option(help="average, fedavg, reptile, maml, meta_backward, ...")] = "fedavg",
     settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: rounds=10.")] = None,
-    questions: Annotated[str | None, typer.Option(help="For answers: range:LOW:HIGH, noise:28x28 or a file.")] = None,
+    questions: Annotated[str | None, typer.Option(help="For answers, lean: range:LOW:HIGH, noise:8x8, a file.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp:784-8-8-10, conv4:28x28x1-5-64; else from weights.")] = None,
     study: Annotated[str | None, typer.Option(help="A study whose model, local, energy tables are used.")] = None,
     task: Annotated[str | None, typer.Option(help="regression or classification; else by the targets' type.")] = None,
@@ -104,18 +105,26 @@ def train(
         one_architecture=alike,
     )  # fmt: skip
     if method == "lean":  # its rule asks for the model and the link, which are known only now
-        known = {
+        known: dict[str, Any] = {
             "link": first.energy.link,
             "training_steps": first.local.max_steps,
             "learning_rate": first.local.learning_rate,
         }
+        if questions is not None:  # a classifier answers for the classes that an agent has
+            known["outputs"] = _numbers_in_an_answer(own)
         changes = {"weights": own.model.size, **known, **options.given(device=device), **changes}
     if tasks is not None:
         read_tasks(tasks, own.files.format, shots=shots)  # says which file lacks x_test where shots are not given
     prepared = prepare(over_agents(settings=changes, one_architecture=alike), own)
-    shapes(prepared.study.methods[0].build(), prepared.model, data_of(prepared.agents))  # questions that do not fit
+    built = prepared.study.methods[0].build()
+    shapes(built, prepared.model, data_of(prepared.agents))  # questions that do not fit
     files.use_compile_cache()
     _show_agents(own)
+    if method == "lean" and questions is not None:
+        said = dict(built.settings)
+        asked = ("weights", "link", "budget_joules", "device", "questions", "outputs")
+        sent = medium(**{name: said[name] for name in asked})
+        say(f"lean sends {'answers' if sent.answers else 'weights'}: {sent.reason}")
 
     with tempfile.TemporaryDirectory() as temporary:
         place = run_folder or Path(temporary) / "run"
@@ -155,6 +164,14 @@ def _questions(method: str, given: str | None, divide_by: float) -> dict[str, An
     if Path(given).suffix not in SUFFIXES:
         return {"questions": given}
     return {"questions": (np.asarray(questions_from_file(given)) / divide_by).tolist()}
+
+
+def _numbers_in_an_answer(own: OwnAgents) -> int:
+    """The model's outputs, or for a classifier the most classes that an agent has."""
+    train = own.files.agents.data.train
+    if own.files.format.task != "classification":
+        return int(np.prod(train.y.shape[2:]))
+    return max(len(np.unique(y[mask > 0])) for y, mask in zip(np.asarray(train.y), np.asarray(train.mask), strict=True))
 
 
 def _show_agents(own: OwnAgents) -> None:

@@ -22,8 +22,9 @@ from fewjoule.energy.metering import SHORTEST_SECONDS
 from fewjoule.errors import InputError
 from fewjoule.federation import blocks, wire
 from fewjoule.federation.blocks import AGENT, BlockError, Form
+from fewjoule.federation.broadcasts import heard
 from fewjoule.federation.consent import Check
-from fewjoule.federation.spec import Contract, contract, leaves, named, read_spec, rebuild, sent
+from fewjoule.federation.spec import Contract, contract, leaves, named, read_spec, rebuild
 from fewjoule.federation.state import State, read_state, refusal, write_state
 from fewjoule.federation.wire import AgentReport, Message, MessageError
 from fewjoule.methods.method import Broadcast, Method
@@ -84,14 +85,18 @@ class AgentRunner:
             if self._contract is None:
                 raise MessageError(f"agent {self.name!r} has agreed to no run yet.")
             kind, spec = wire.kind_of(data), self._contract.spec
-            if kind not in wire.EXCHANGES:
+            changes = (blocks.CHANGE,) if self._contract.down_codec else ()
+            if kind not in (*wire.EXCHANGES, *changes):
                 raise MessageError(f"message refused: it is {blocks.KINDS.get(kind, 'unknown')}, not a request.")
             forms = self._contract.request_forms(kind)
             message = wire.decode(data, kind=kind, run=spec.run, forms=forms, agent=0)
-            wire.check_values(message.arrays, spec.largest_rms * np.sqrt(self._contract.model.size))
-            if kind == blocks.ROUND:
+            self._check(self._contract, message.arrays)
+            if kind in (blocks.ROUND, blocks.CHANGE):
                 return self._round(self._contract, message, blocks.digest(data))
             return self._once(self._contract, message)
+
+    def _check(self, agreed: Contract, arrays: Any) -> None:
+        wire.check_values(arrays, agreed.spec.largest_rms * np.sqrt(agreed.model.size))
 
     def _agree(self, text: str) -> Contract:
         spec = read_spec(text)
@@ -122,13 +127,15 @@ class AgentRunner:
         shapes = named("state", template)
         forms = {name: blocks.form_of(leaf) for name, leaf in shapes.items()}
         forms["answer"] = Form("uint8", (-wire.size(agreed.reply_forms(blocks.ROUND)),))
+        held = {"held": np.asarray(agreed.common)} if agreed.down_codec else {}  # the broadcast before, to be changed
+        forms |= {name: blocks.form_of(array) for name, array in held.items()}
         types = {"agent": str, "data": str, "round": int, "answered": str}
         saved = read_state(path, AGENT, spec.run, types, forms)
         if saved is None:  # written now, so that other data is noticed from here on
             uploaded = self._uploaded(agreed, local)[0]
             state = agreed.method.agent_init(own_model(agreed.method, owner, local), uploaded)
             values = {"agent": self.name, "data": digest, "round": -1, "answered": ""}
-            saved = State(values, {"answer": _bytes(b""), **named("state", jax.device_get(state))})
+            saved = State(values, {"answer": _bytes(b""), **held, **named("state", jax.device_get(state))})
             write_state(path, AGENT, spec.run, saved)
         if saved.values["agent"] != self.name:
             why = f"it is the state of agent {saved.values['agent']!r}, this is agent {self.name!r}"
@@ -143,6 +150,7 @@ class AgentRunner:
         self._state = rebuild(template, [saved.arrays[name] for name in shapes])
         self._done, self._answered = saved.values["round"], saved.values["answered"]
         self._answer = saved.arrays["answer"].tobytes()
+        self._held = saved.arrays.get("held", np.zeros(0, np.float32))
         self._root = key_for(spec.seed, "round")
         return agreed
 
@@ -199,7 +207,14 @@ class AgentRunner:
                 f"round {round + 1} does not follow round {self._done + 1}, the last of this agent's state: it lost "
                 "rounds (a loss of power?), so a new run is needed."
             )
-        broadcast = rebuild(sent(agreed.shapes.broadcast), message.arrays)
+        if message.kind == blocks.CHANGE and round != self._done + 1:
+            raise MessageError(
+                f"round {round + 1} came as a change of a broadcast that agent {self.name!r} does not hold: its state "
+                f"is of round {self._done + 1}; the next one comes whole."
+            )
+        broadcast = heard(agreed, message, self._held)
+        self._check(agreed, (broadcast.model,))
+        held = {"held": np.asarray(broadcast.model)} if agreed.down_codec else {}
         broadcast = told(broadcast, agreed.spec.seed)
         arguments = (self._state, broadcast, self._data, self._root, np.uint32(round), np.uint32(self.id))
         result, report = self._run(_step, (agreed.method, agreed.model), *arguments)
@@ -214,9 +229,10 @@ class AgentRunner:
         )
         answer = self._reply(agreed, blocks.ROUND, round, arrays, report)
         values = {"agent": self.name, "data": self._data_digest, "round": round, "answered": digest.hex()}
-        stored = State(values, {"answer": _bytes(answer), **named("state", state)})
+        stored = State(values, {"answer": _bytes(answer), **held, **named("state", state)})
         write_state(self._path, AGENT, agreed.spec.run, stored)
         self._state, self._done, self._answered, self._answer = state, round, digest.hex(), answer
+        self._held = held.get("held", self._held)
         return answer
 
     def _once(self, agreed: Contract, message: Message) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MAGIC, VERSION = b"FJBL", 3
+MAGIC, VERSION = b"FJBL", 4
 DTYPES = ("float32", "int32", "uint32", "uint8", "bool", "float64", "int64", "float16", "int8", "uint16", "int16")
 _NAMES = {np.dtype(name): name for name in DTYPES}  # numpy spells a type's name out anew every time
 _HEAD = struct.Struct("<4sHBB16sI")
@@ -26,9 +26,10 @@ _FORM = struct.Struct("<BB2x4I")
 _DIGEST = 16
 LARGEST_SIDE = 2**32 - 1
 
-AGREE, UPLOAD, PROBE, ROUND, CLOSE, AGENT, SERVER, RESULT, ROW = range(1, 10)
+AGREE, UPLOAD, PROBE, ROUND, CLOSE, AGENT, SERVER, RESULT, ROW, CHANGE = range(1, 11)
 _MESSAGES = ("an agree message", "an upload message", "a probe message", "a round message", "a close message")
-KINDS = dict(enumerate((*_MESSAGES, "an agent's state", "the server's state", "a result", "a row of the server's"), 1))
+_FILES = ("an agent's state", "the server's state", "a result", "a row of the server's")
+KINDS = dict(enumerate((*_MESSAGES, *_FILES, "a change message"), 1))
 
 
 class BlockError(ValueError):

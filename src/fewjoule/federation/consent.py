@@ -124,7 +124,7 @@ def refused_by(consent: Consent, spec: Spec, agreed: Contract) -> str | None:
 def local_steps(method: Method) -> int:
     """Gradient steps of an agent in one round; 1 where it takes one gradient."""
     settings = dict(method.settings)
-    if method.name == "lean":
+    if method.name == "lean" and not method.asks:
         names = ("weights", "link", "budget_joules", "target", "training_steps", "device", "batch")
         return choose(**{name: settings[name] for name in names}).local_steps
     return int(settings.get("local_steps", settings.get("inner_steps", 1))) if method.rounds else 0

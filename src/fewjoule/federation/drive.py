@@ -7,7 +7,7 @@ A channel carries bytes to named agents and back. It says for each agent that di
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -35,11 +35,12 @@ class Answers(NamedTuple):
 
 
 class Channel(Protocol):
-    """An answer comes back when all `names` have answered, the time is over, or somebody asked to stop."""
+    """An answer comes back when all have answered, the time is over, or somebody asked to stop. `requests` are by the
+    agent's name."""
 
     def agree(self, names: Iterable[str], spec: str, timeout_seconds: float) -> Answers: ...
 
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers: ...
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers: ...
 
     def alive(self, names: Iterable[str]) -> set[str]: ...
 
@@ -113,13 +114,13 @@ class _Driver:
         kind = self.server.at[0]
         round = self.server.contract.round_of(self.server.exchange)
         what = f"round {round}" if kind == blocks.ROUND else EXCHANGES[kind]
-        due, request = self.server.due(), self.server.request()
+        due = self.server.due()
         left_out = {name: reason for name, reason in self.gone.items() if name in due}
         left_out |= self._resting(set(due) - set(left_out))
         absent, refused = self._collect(
             what,
             set(due) - set(left_out),
-            lambda names, timeout: self.channel.call(names, request, timeout),
+            lambda names, timeout: self.channel.call({name: self.server.request(name) for name in names}, timeout),
             self.server.accept,
             self.server.spec.deadline_seconds,
         )

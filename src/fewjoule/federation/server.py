@@ -18,8 +18,9 @@ from pydantic import Field
 
 from fewjoule.errors import InputError
 from fewjoule.federation import blocks, journal, trust, wire
+from fewjoule.federation.broadcasts import arrays_of
 from fewjoule.federation.records import Records
-from fewjoule.federation.spec import Spec, contract, leaves, named, rebuild, sent
+from fewjoule.federation.spec import Spec, contract, named, rebuild
 from fewjoule.federation.state import State, pack, read_state, refusal, write_state
 from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
@@ -40,7 +41,8 @@ class ServerRunner:
         self._rows = self._path.with_name("server.rows")
         self._replies: dict[str, Message] = {}
         self._lengths: dict[str, int] = {}
-        self._request, self._began = b"", 0.0
+        self._requests: dict[int, bytes] = {}  # of the exchange at hand, by kind
+        self._began = 0.0
         self.waiting: dict[str, str] = {}  # agents that are late with their answer, for people to look at
         self._begin()
         at, recorded = Annotated[int, Field(ge=0, le=len(self.contract.plan))], Annotated[int, Field(ge=0, le=2**53)]
@@ -62,6 +64,7 @@ class ServerRunner:
         self.start = np.full(self.contract.model.size, np.nan, np.float32)
         self.spread = np.zeros((), np.float32)
         self.samples = np.zeros(agents)  # of each agent, where the method weighs by them
+        self._holds = np.ones(agents, bool)  # the last broadcast; before the first round, the random start
         self._server: Any = _zeros(shapes.server_state)
         self._broadcast: Broadcast = _zeros(shapes.broadcast)
         if self.contract.method.start == "random":
@@ -88,20 +91,22 @@ class ServerRunner:
             agents = (agents[self.contract.method.start],)
         return tuple(name for name in agents if name not in self._replies)
 
-    def request(self) -> bytes:
-        """The message that every agent gets in the exchange at hand; always the same bytes."""
-        if not self._request:
+    def request(self, name: str) -> bytes:
+        """The message that this agent gets in the exchange at hand; always the same bytes."""
+        kind, round = self.at
+        if kind == blocks.ROUND and self.contract.down_codec and self._holds[self.spec.agents.index(name)]:
+            kind = blocks.CHANGE
+        if kind not in self._requests:
             self._began = self._began or time.perf_counter()
-            kind, round = self.at
             arrays: tuple[np.ndarray, ...] = ()
-            if kind == blocks.ROUND:
-                arrays = leaves(sent(self._broadcast))
+            if kind in (blocks.ROUND, blocks.CHANGE):
+                arrays = arrays_of(self.contract, self._broadcast, kind)
             elif kind == blocks.PROBE:
                 arrays = (self.start,)
             elif kind == blocks.CLOSE:
                 arrays = (self.meta, self.start)
-            self._request = wire.encode(Message(kind, self.spec.run, round, 0, arrays))
-        return self._request
+            self._requests[kind] = wire.encode(Message(kind, self.spec.run, round, 0, arrays))
+        return self._requests[kind]
 
     def accept_agreement(self, name: str, data: bytes) -> None:
         """Note what the agent's offline training cost, and how many samples it has where that is its weight."""
@@ -182,7 +187,7 @@ class ServerRunner:
         self.records.seconds[self.exchange], self._began = now - self._began, now
         self._pending += journal.encode_row(self.spec.run, self.records.row(self.exchange))
         self.exchange += 1
-        self._replies, self._request = {}, b""
+        self._replies, self._requests = {}, {}
 
     def save(self) -> None:
         """Write the state. After an `OSError` it can be called again; nothing is lost."""
@@ -192,15 +197,15 @@ class ServerRunner:
 
     def _note(self, kind: int, round: int) -> None:
         """Write every answer down, with the bytes that the link model charges its agent for receiving."""
-        charged = 0.0  # handing out the meta-model is not part of a run's cost
+        charged = np.zeros(len(self.spec.agents))  # handing out the meta-model is not part of a run's cost
         if kind == blocks.PROBE:
-            charged = float(probe_bytes(self.contract.model, self.contract.shapes.probe)[1])
+            charged += probe_bytes(self.contract.model, self.contract.shapes.probe)[1]
         elif kind == blocks.ROUND:
-            charged = float(broadcast_bytes(self.contract.method, self._broadcast, round == 0))
+            charged += broadcast_bytes(self.contract.method, self._broadcast, round == 0, self._holds)
         for i, name in enumerate(self.spec.agents):
             if name in self._replies:
-                payload = (self._lengths[name], len(self.request()))
-                self.records.note(self.exchange, i, self._replies[name].report, payload, charged)
+                payload = (self._lengths[name], len(self.request(name)))
+                self.records.note(self.exchange, i, self._replies[name].report, payload, float(charged[i]))
 
     def _uploaded(self, answers: list[Message]) -> None:
         models, weights = [message.arrays[0] for message in answers], self._weights
@@ -244,6 +249,7 @@ class ServerRunner:
             after = after._replace(model=self._learned(said))
         self.records.trace[self.exchange] = [row[name] for name in Trace._fields]
         self._server, self._broadcast = server, after  # last: what fails before this can be done again
+        self._holds = np.array([name in self._replies for name in self.spec.agents])
 
     def _closed(self, answers: list[Message]) -> None:
         if answers:
@@ -294,7 +300,7 @@ class ServerRunner:
             "sources": self.records.sources,
         }
         arrays = {name: getattr(self, name) for name in _SAVED} | self.records.once()
-        arrays["pending"] = np.frombuffer(self._pending, np.uint8)
+        arrays |= {"pending": np.frombuffer(self._pending, np.uint8), "holds": self._holds}
         return State(values, arrays | named("server", self._server) | named("broadcast", self._broadcast))
 
     def _load(self, saved: State) -> None:
@@ -303,7 +309,7 @@ class ServerRunner:
             setattr(self, name, saved.arrays[name].copy())
         self.records.take(saved.arrays)
         self.records.sources = saved.values["sources"]
-        self._pending = saved.arrays["pending"].tobytes()
+        self._pending, self._holds = saved.arrays["pending"].tobytes(), saved.arrays["holds"].copy()
         data = journal.read(self._rows, self._recorded) + self._pending
         try:
             rows = list(journal.decode_rows(data, self.spec.run, *self.records.row_types()))

@@ -176,6 +176,11 @@ class Contract(NamedTuple):
         return self.method.codecs[1]
 
     @property
+    def down_codec(self) -> Codec | None:
+        """Of the broadcasts."""
+        return self.method.codecs[2]
+
+    @property
     def before(self) -> int:
         """Number of exchanges before the first round."""
         return len(self.plan) - 1 - self.method.rounds
@@ -190,10 +195,13 @@ class Contract(NamedTuple):
         return self.model.init(key_for(self.spec.seed, "start"))
 
     def request_forms(self, kind: int) -> tuple[Form, ...]:
-        """The arrays that the server sends."""
+        """The arrays that the server sends. In place of a round's model, a change has the bytes of a difference."""
         vector = form_of(self.shapes.vector)
         if kind == blocks.ROUND:
             return forms(sent(self.shapes.broadcast))
+        if kind == blocks.CHANGE and self.down_codec is not None:
+            most = self.down_codec.most_bytes(self.model.size)
+            return (Form("uint8", (-most,)), *self.request_forms(blocks.ROUND)[1:])
         return {blocks.UPLOAD: (), blocks.PROBE: (vector,), blocks.CLOSE: (vector, vector)}[kind]
 
     def reply_forms(self, kind: int) -> tuple[Form, ...]:
@@ -204,9 +212,10 @@ class Contract(NamedTuple):
             blocks.UPLOAD: (form_of(self.shapes.vector),),
             blocks.PROBE: forms(self.shapes.probe),
             blocks.ROUND: forms(self.shapes.message),
+            blocks.CHANGE: forms(self.shapes.message),
             blocks.CLOSE: (Form("float32", (2,)),),
         }[kind]
-        codec = {blocks.ROUND: self.codec, blocks.UPLOAD: self.first_codec}.get(kind)
+        codec = {blocks.ROUND: self.codec, blocks.CHANGE: self.codec, blocks.UPLOAD: self.first_codec}.get(kind)
         if codec is None:
             return plain
         return tuple(Form("uint8", (-codec.most_bytes(form.shape[0]),)) if form.shape else form for form in plain)

@@ -21,7 +21,7 @@ from fewjoule.errors import InputError
 from fewjoule.federation import blocks
 from fewjoule.federation.blocks import KINDS, BlockError, Form
 
-FORMAT = 1
+FORMAT = 2
 """Of what states hold; a release that changes that takes the next number. All releases with one number go on with each
 other's states."""
 LARGEST_BYTES = 4 << 30

@@ -59,7 +59,7 @@ def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layo
         free = alt.Chart(alt.NamedData("free"))
         inside = f"datum.error >= {low} && datum.error <= {high}"
         across = free.transform_filter(inside).mark_rule(strokeDash=[2, 3])
-        layers.append(across.encode(y=y, color=colour, tooltip=shown))
+        layers.insert(0, across.encode(y=y, color=colour, tooltip=shown))  # under the halos, so that no label is struck
         note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.drawn")
         at = _pixels(f"clamp(scale('y', datum.error) - 7, -6, {height - 8})")
         layers += _haloed(note, "soft", {"y": at, "text": "text:N"}, x=6)

@@ -18,15 +18,17 @@ from fewjoule.energy.presets import link as named_link
 from fewjoule.energy.show import html_table, si_text, text_table
 from fewjoule.errors import InputError, positive, positive_int
 from fewjoule.methods import METHODS, lean
-from fewjoule.methods.lean import TARGETS, LeanSettings, choose
+from fewjoule.methods import method as named_method
+from fewjoule.methods.lean import ASKED, TARGETS, LeanSettings, choose, medium
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.simulation.rules import NUMBER_BYTES, broadcast_bytes, message_bytes, probe_bytes, weight_bytes
-from fewjoule.simulation.work import agent_flops, data_for, shapes
+from fewjoule.simulation.work import agent_flops, data_for, shapes, vector_of
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-LEFT_OUT = ("random", "invented", "local", "lean")  # without messages, or with one agent only; lean has rows of its own
+LEFT_OUT = ("random", "invented", "local", "lean", "answers")
+"""Without messages, or with one agent only; the last two have rows of their own."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,22 @@ def most_bits(method: Method, model: Model) -> tuple[Integers, Integers]:
 class Plan:
     """Every method's `Cost` for one of `agents` agents, the cheapest first, and what to know about them.
 
-    A row is a `Cost` as a table, with the `method`, its `total_joules` and whether it `fits` the budget.
+    A row is a `Cost` as a table, with the `method`, its `total_joules` and whether it `fits` the budget. `recommended`
+    is the method of the row that the rule of `lean` takes (`fewjoule.methods.lean.medium`), None where nothing fits;
+    `reason` says why.
     """
 
     weights: int
     agents: int
     rows: list[dict[str, Any]]
     notes: list[str]
+    recommended: str | None
+    reason: str
+
+    @property
+    def advice(self) -> str:
+        """The recommendation and its reason, in a line."""
+        return f"Recommended: {self.recommended or 'nothing fits'} ({self.reason.rstrip('.')})."
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         header = ("method", "rounds", "sent", "energy, at most", "fits")
@@ -103,7 +114,7 @@ class Plan:
     def __repr__(self) -> str:
         header, rows = self._table()
         title = f"Plan for one of {self.agents} agents, {self.weights} weights"
-        return "\n".join([title, text_table(header, rows, left=1), *self.notes])
+        return "\n".join([title, text_table(header, rows, left=1), self.advice, *self.notes])
 
     def _repr_html_(self) -> str:
         return html_table(*self._table(), f"One of {self.agents} agents, {self.weights} weights, at most")
@@ -118,11 +129,15 @@ def plan(
     device: str | Device | None = None,
     samples: int = 400,
     training_steps: int = 1000,
+    questions: Any = None,
+    classes: int | None = None,
 ) -> Plan:
-    """What every method would cost one agent at most, and which fit a budget.
+    """What every method would cost one agent at most, which fit a budget, and which one to take.
 
     Methods stand with their default settings; `lean` with the settings that its rule gives for each of its targets and
-    for the budget. Arithmetic is counted where a `device` is given.
+    for the budget. Arithmetic is counted where a `device` is given. `questions` are those of `answers`, or their file;
+    without them answers are priced and not recommended. `classes` are those that one agent has, where the model is a
+    classifier: an answer then has so many numbers, else all outputs of the model.
     """
     positive_int("agents", agents)
     positive_int("samples", samples)
@@ -132,6 +147,11 @@ def plan(
     radio = named_link(link) if isinstance(link, str) else link
     processor = named_device(device) if isinstance(device, str) else device
     built = {name: build() for name, build in METHODS.items() if name not in LEFT_OUT}
+    outputs = _outputs(model) if classes is None else classes
+    asked: dict[str, Any] = {"questions": "range:-1:1" if questions is None else questions, "classes": outputs}
+    built["answers"] = named_method("answers", **ASKED[outputs == 1], **asked)
+    if questions is not None:  # as numbers, where they are in a file
+        questions = dict(built["answers"].settings)["questions"]
     wishes: dict[str, dict[str, Any]] = {f"lean, target {target}": {"target": target} for target in TARGETS}
     if budget_joules is not None:
         wishes["lean, within the budget"] = {"budget_joules": budget_joules}
@@ -151,7 +171,22 @@ def plan(
     rows.sort(key=lambda row: row["total_joules"])
     if any(row["downlink_joules"] is None for row in rows):
         notes.append(f"Link {radio.name!r} does not know its receive power: receiving is not counted.")
-    return Plan(model.size, agents, rows, notes)
+    recommended = None
+    try:
+        choice = medium(
+            weights=model.size, link=radio, budget_joules=budget_joules, device=processor, questions=questions,
+            outputs=outputs,
+        )  # fmt: skip
+        within = "lean, target better" if budget_joules is None else "lean, within the budget"
+        recommended, reason = ("answers" if choice.answers else within), choice.reason
+    except InputError as error:
+        reason = str(error)
+    return Plan(model.size, agents, rows, notes, recommended, reason)
+
+
+def _outputs(model: Model) -> int:
+    data = data_for(model, 2)
+    return int(jax.eval_shape(model.apply, vector_of(model), data.train.x).shape[-1])
 
 
 def _words(choice: LeanSettings) -> str:
@@ -160,4 +195,5 @@ def _words(choice: LeanSettings) -> str:
         return f"one upload as {choice.up}, no rounds"
     rounds = "1 round" if choice.rounds == 1 else f"{choice.rounds} rounds"
     said = f"{rounds} of {choice.local_steps} local steps; up {choice.up}, down {choice.down}"
-    return said + (", error feedback" if choice.feedback else "")
+    said += ", error feedback" if choice.feedback else ""
+    return said + (f", momentum {choice.momentum:g}" if choice.momentum else "")

@@ -70,7 +70,7 @@ def rounds_program(
 
         def one_round(carry: tuple[Any, ...], at: tuple[Any, ...]) -> tuple[Any, Any]:
             server, broadcast, states, paths = carry
-            index, keys, available, slot = at
+            index, keys, available, held, slot = at
             new_states, messages, info = turns(states, rules.told(broadcast, seed), data, keys)
             here = jnp.ones(len(ids)) if available is None else available.astype(jnp.float32)
             count = here.sum()
@@ -98,7 +98,7 @@ def rounds_program(
                 count,
             )
             up = rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info)
-            down = rules.broadcast_bytes(method, broadcast, index == 0)
+            down = rules.broadcast_bytes(method, broadcast, index == 0, True if held is None else held)
             size_bytes = (up * here.astype(jnp.int32), down * here.astype(jnp.int32))
             if paths is not None:
                 now = jax.tree.map(of_first_seed, (new_broadcast.model, info.model))
@@ -115,7 +115,7 @@ def rounds_program(
         if kept is not None:
             slots = np.searchsorted(kept, np.arange(1, method.rounds + 1))  # rounds between write to the next one's
             paths = (jnp.zeros((len(kept) + 1, model.size)), jnp.zeros((len(kept) + 1, len(ids), model.size)))
-        rounds = (jnp.arange(method.rounds), keys, there, slots)
+        rounds = (jnp.arange(method.rounds), keys, there, None if there is None else rules.holders(there), slots)
         (server, broadcast, _, paths), (trace, size_bytes, said) = jax.lax.scan(
             one_round, (server, broadcast, states, paths), rounds
         )

@@ -156,14 +156,21 @@ def message_bytes(message: Any, info: Info | None = None) -> Any:
     return NUMBER_BYTES * numbers(message) if coded is None else coded
 
 
-def broadcast_bytes(method: Method, broadcast: Broadcast, first_round: Any) -> Any:
+def holders(present: Array) -> Array:
+    """Who holds the broadcast before that of each round [rounds, agents], from who is `present` when: those that were
+    there one round earlier. Before the first round everybody holds the seed's random start."""
+    return jnp.concatenate([jnp.ones_like(present[:1]), present[:-1]])
+
+
+def broadcast_bytes(method: Method, broadcast: Broadcast, first_round: Any, holds: Any = True) -> Any:
     """Bytes that one agent receives at the beginning of a round.
 
-    In the first round an agent knows a random start, which it drew itself, and the start of a probe, which it got then.
-    Handing out the meta-model at the end is not part of a run's cost.
+    A coded broadcast is a difference from the one before. An agent that `holds` that one is sent the difference, any
+    other the whole model in float32. In the first round an agent knows a random start, which it drew itself, and the
+    start of a probe, which it got then. Handing out the meta-model at the end is not part of a run's cost.
     """
-    coded = broadcast.size_bytes
-    model = NUMBER_BYTES * broadcast.model.size if coded is None else coded
+    coded, whole = broadcast.size_bytes, NUMBER_BYTES * broadcast.model.size
+    model = whole if coded is None else jnp.where(holds, coded, whole)
     if method.start == "random" or (method.probe is not None and coded is None):
         model = jnp.where(first_round, 0, model)
     return model + NUMBER_BYTES * numbers(broadcast.scalars)

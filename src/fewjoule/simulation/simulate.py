@@ -130,10 +130,6 @@ def _checked_presence(
                 f"availability must have shape [rounds, agents] = [{method.rounds}, {len(agents)}], "
                 f"got {list(availability.shape)}."
             )
-    if method.codecs[2] is not None and (participation != 1.0 or availability is not None):
-        raise InputError(
-            "down_codec sends differences from the last broadcast, so every agent must be there every round."
-        )
     present = None if participation == 1.0 else max(1, round(participation * len(agents)))
     rules.check_agents(method, present or len(agents))
     return present, availability

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -199,9 +199,13 @@ class Streams:
         for stream in list(self._live.values()):
             stream.close(Refused("its stream", why, grpc.StatusCode.UNAVAILABLE))
 
-    async def ask(self, names: Iterable[str], kind: int, body: bytes, most: int, timeout_seconds: float) -> Answers:
-        """What these agents answer in that time; who is lost or slow is left out."""
-        asked = {name: (stream, stream.ask(kind, body, most)) for name in names if (stream := self._live.get(name))}
+    async def ask(self, bodies: Mapping[str, bytes], kind: int, most: int, timeout_seconds: float) -> Answers:
+        """What these agents answer to what each is sent, in that time; who is lost or slow is left out."""
+        asked = {
+            name: (stream, stream.ask(kind, body, most))
+            for name, body in bodies.items()
+            if (stream := self._live.get(name))
+        }
         if asked:
             await self._first(asyncio.wait([answer for _, answer in asked.values()]), self._woken, timeout_seconds)
         replies: dict[str, bytes] = {}
