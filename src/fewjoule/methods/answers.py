@@ -16,10 +16,10 @@ classification by new labels (Rajendran et al. 2020, "Meta-Learning Requires Met
 are weighed at random, which permutes them too):
 
     regression       y = l + u (m - l + c sum_i w_i (a_i - m)),   m = mean_i a_i,   l = mean of m over the inputs,
-                     w_i normal of variance 1 / (N - 1), u uniform from 0 to 1; c <= 1 keeps y in the agents' range
+                     w_i normal; c <= 1 keeps y in the agents' range; u from 0 to 1, large ones more often
     classification   y = softmax(W [a_1; ...; a_N]),  W normal, the logits [M, N classes] centred and scaled to 1
 
-With those w_i the mixtures before c and u have the agents' own mean and covariance; u makes flatter tasks too.
+Mixtures reach beyond the agents, as new tasks may, up to their range; u makes flatter ones of them.
 
 `invented` is the control that sends nothing: tasks from a prior that knows the inputs' range and the outputs' scale.
 """
@@ -33,7 +33,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fewjoule.codecs.uniform import BITS, Uniform
-from fewjoule.errors import Batch, Count, InputError, Positive, count_or_none, is_whole
+from fewjoule.errors import Count, InputError, Positive, count_or_none, is_whole
 from fewjoule.methods.average import random_start
 from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, Turn, factory, own_model_kept
 from fewjoule.models.model import Model
@@ -70,7 +70,6 @@ def answers(
     episodes: Count = 1200,
     tasks: Count = 2,
     steps: Count = 50,
-    batch: Batch = 20,
     learning_rate: Positive = 0.01,
     meta_learning_rate: Positive = 1.0,
 ) -> Method:
@@ -78,9 +77,9 @@ def answers(
 
     A classifier sends the logits of its `classes` most frequent classes (None: of all). For a regression over a range
     the server fills the answers in at `between` random inputs for every question (None: it trains at the questions
-    alone). It runs `episodes` of Reptile over `tasks` made-up tasks with `steps` of `learning_rate`, each on `batch`
-    inputs (None: on all). `learning_rate` is best that of the later fine-tuning; `meta_learning_rate` falls linearly
-    to 0.
+    alone). It runs `episodes` of Reptile over `tasks` made-up tasks with `steps` of `learning_rate`, each on as many
+    inputs as there are questions. `learning_rate` is best that of the later fine-tuning; `meta_learning_rate` falls
+    linearly to 0.
     """
     asked, codec = read_questions(questions, number), Uniform(bits)
 
@@ -114,7 +113,7 @@ def answers(
         return jnp.where(present.any(), meta, start)
 
     learning: dict[str, Any] = {
-        "episodes": episodes, "tasks": tasks, "steps": steps, "batch": batch, "learning_rate": learning_rate,
+        "episodes": episodes, "tasks": tasks, "steps": steps, "batch": asked.number, "learning_rate": learning_rate,
         "meta_learning_rate": meta_learning_rate,
     }  # fmt: skip
     return Method(
@@ -133,7 +132,6 @@ def invented(
     episodes: Count = 1200,
     tasks: Count = 2,
     steps: Count = 50,
-    batch: Batch = 20,
     learning_rate: Positive = 0.01,
     meta_learning_rate: Positive = 1.0,
 ) -> Method:
@@ -153,7 +151,7 @@ def invented(
         return reptile_over(draw, model, start, x, _learning_key(key), **learning)
 
     learning: dict[str, Any] = {
-        "episodes": episodes, "tasks": tasks, "steps": steps, "batch": batch, "learning_rate": learning_rate,
+        "episodes": episodes, "tasks": tasks, "steps": steps, "batch": asked.number, "learning_rate": learning_rate,
         "meta_learning_rate": meta_learning_rate,
     }  # fmt: skip
     return replace(random_start(), name="invented", learn=learn)
@@ -161,7 +159,7 @@ def invented(
 
 def reptile_over(
     draw: DrawTask, model: Model, start: Array, x: Array, key: Array, *,
-    episodes: int, tasks: int, steps: int, batch: int | None, learning_rate: float, meta_learning_rate: float,
+    episodes: int, tasks: int, steps: int, batch: int, learning_rate: float, meta_learning_rate: float,
 ) -> Array:  # fmt: skip
     """Reptile from `start` over tasks that `draw` makes up anew in every episode, each step on `batch` inputs."""
     by, mask = optimiser("sgd", learning_rate), jnp.ones(len(x))
@@ -169,7 +167,7 @@ def reptile_over(
 
     def adapted(theta: Array, key: Array) -> Array:
         task, order = jax.random.split(key)
-        few = None if batch is None or batch >= len(x) else batch
+        few = batch if batch < len(x) else None  # all
         return descend(loss, theta, Samples(x, draw(task), mask), order, by=by, steps=steps, batch=few).vector
 
     def episode(theta: Array, at: tuple[Array, Array]) -> tuple[Array, None]:
@@ -182,10 +180,11 @@ def reptile_over(
 
 
 def mixed(told: Array, present: Array) -> DrawTask:
-    """Tasks from the answers [agents, M, outputs] of those present, which vary as the agents do, and less."""
-    there, count = (present > 0)[:, None, None], present.sum()
-    mean = jnp.where(there, told, 0).sum(0) / jnp.maximum(count, 1)
-    apart = jnp.where(there, told - mean, 0) / jnp.sqrt(jnp.maximum(count - 1, 1))
+    """Tasks from the answers [agents, M, outputs] of those present: their mean and a random part of how they differ,
+    by a random share as far from their level."""
+    there = (present > 0)[:, None, None]
+    mean = jnp.where(there, told, 0).sum(0) / jnp.maximum(present.sum(), 1)
+    apart = jnp.where(there, told - mean, 0)
     low = jnp.where(there, told, jnp.inf).min((0, 1))
     high = jnp.where(there, told, -jnp.inf).max((0, 1))
     level = mean.mean(0)
@@ -195,7 +194,8 @@ def mixed(told: Array, present: Array) -> DrawTask:
         step = jnp.tensordot(jax.random.normal(mixing, present.shape), apart, 1)
         room = jnp.where(step > 0, high - mean, low - mean)
         fits = jnp.where(jnp.abs(step) > jnp.abs(room), room / jnp.where(step == 0, 1, step), 1).min()
-        return level + jax.random.uniform(flattening) * (mean + fits * step - level)
+        share = jnp.sqrt(jax.random.uniform(flattening))
+        return level + share * (mean + fits * step - level)
 
     return draw
 
