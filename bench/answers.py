@@ -223,11 +223,15 @@ def draw(done: dict[str, Any], docs: Path) -> None:
         )
     svg = vl_convert.vegalite_to_svg(alt.hconcat(*charts).to_dict())
     write_atomically(docs / "answers.svg", svg.encode(), force=True)
+    put(tables(done), MARKS, docs)
+
+
+def put(text: str, marks: tuple[str, str], docs: Path) -> None:
+    """Put a text between two markers of docs/answers.md."""
     page = (docs / "answers.md").read_text("utf-8")
-    before, rest = page.split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    text = f"{before}{MARKS[0]}\n{tables(done)}{MARKS[1]}{after}"
-    write_atomically(docs / "answers.md", text.encode(), force=True)
+    before, rest = page.split(marks[0])
+    whole = f"{before}{marks[0]}\n{text}{marks[1]}{rest.split(marks[1])[1]}"
+    write_atomically(docs / "answers.md", whole.encode(), force=True)
 
 
 def _family(label: str) -> str:

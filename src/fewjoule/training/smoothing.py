@@ -33,10 +33,10 @@ def smoothed(x: Array, values: Array, at: Array, present: Array, levels: int) ->
     spread = jnp.where((spread > 0) & here[:, None, None], spread, 1)
     span = values.max((1, 2)) - values.min((1, 2))
     errors = jnp.where(here, (span / (levels - 1) / spread[:, 0, 0]) ** 2 / 12, 0)
-    noise = jnp.maximum(errors.sum() / jnp.maximum(here.sum(), 1), LEAST_NOISE * len(x))
+    count = here.sum().astype(errors.dtype)
+    noise = jnp.maximum(errors.sum() / jnp.maximum(count, 1), LEAST_NOISE * len(x))
     y = jnp.where(here[:, None, None], (values - middle) / spread, 0)
     columns = jnp.moveaxis(y, 1, 0).reshape(len(x), -1)
-    count = here.sum() * values.shape[-1]
 
     inputs, wanted = (points.reshape(len(points), -1) for points in (x, at))
     width = jnp.maximum((inputs.max(0) - inputs.min(0)).max(), 1e-6)
@@ -46,7 +46,7 @@ def smoothed(x: Array, values: Array, at: Array, present: Array, levels: int) ->
         matrix = _kernel(inputs, inputs, length * width) + noise * jnp.eye(len(inputs))
         lower = jnp.linalg.cholesky(matrix)
         weights = jax.scipy.linalg.cho_solve((lower, True), columns)
-        likelihood = -(columns * weights).sum() - 2 * count * jnp.log(jnp.diagonal(lower)).sum()
+        likelihood = -(columns * weights).sum() - 2 * count * values.shape[-1] * jnp.log(jnp.diagonal(lower)).sum()
         return weights, jnp.where(jnp.isfinite(likelihood), likelihood, -jnp.inf)
 
     lengths = jnp.asarray(LENGTHS, jnp.float32)
