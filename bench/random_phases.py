@@ -36,6 +36,7 @@ METHODS = {
     "reptile 50 x 50 from random": (fj.reptile(**MANY, start="random"), None),
     "reptile 500 x 50 from random": (fj.reptile(rounds=500, local_steps=50, start="random"), None),
     "fomaml from the average, aligned": (fj.fomaml(), "always"),
+    "answers, 20 of 6 bits": (fj.answers(questions="range:-5:5"), "never"),
 }
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fewjoule as fj
+from fewjoule.training.smoothing import smoothed
 
 CURVATURES = np.array([0.1, 1.0, 5.0, 50.0], np.float32)
 MODEL = fj.Model(lambda key: jnp.zeros(4), lambda weights, x: x @ weights[:, None])
@@ -98,6 +99,9 @@ def test_in_a_small_ball_it_climbs_the_mean_loss_that_fedsgd_descends(world):
     assert float(jnp.vdot(descent.meta - descent.start, path[2] - path[1])) < 0
 
 
+SMOOTHED = jax.jit(smoothed, static_argnums=4)
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), bits=st.sampled_from([2, 6]), questions=st.sampled_from([5, 30]))
 def test_answers_of_linear_models_are_within_the_bound(seed, bits, questions):
@@ -110,3 +114,16 @@ def test_answers_of_linear_models_are_within_the_bound(seed, bits, questions):
     spacing = max(1.008 * np.ptp(answers) / (2**bits - 1), np.abs(answers).max() / 7500)
     reach = np.linalg.eigvalsh(x.T @ x / questions)[0]
     assert np.linalg.norm(fitted - phi) <= spacing / (2 * np.sqrt(reach)) * (1 + 1e-3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), levels=st.sampled_from([4, 64]))
+def test_smoothing_shrinks_what_it_is_given(seed, levels):
+    """docs/theory.md: at the questions, smoothing is a contraction, whatever the answers; so are rounding errors."""
+    rng = np.random.default_rng(seed)
+    x = jnp.asarray(rng.uniform(-1, 1, (12, 2)), jnp.float32)
+    answers = jnp.asarray(rng.normal(size=(2, 12, 1)) * 10.0 ** rng.uniform(-3, 3), jnp.float32)
+    filled = SMOOTHED(x, answers, x, jnp.ones(2), levels)
+    middle = np.asarray(answers).mean(1, keepdims=True)
+    sizes = [np.linalg.norm(np.asarray(a) - middle, axis=1) for a in (filled, answers)]
+    assert (sizes[0] <= sizes[1] * (1 + 1e-3)).all()

@@ -64,6 +64,11 @@ def _work(equation: JaxprEqn) -> Price:
         case "top_k":  # a sort, as XLA counts it; XLA itself counts nothing here
             size, last = _size(equation.invars[0]), _aval(equation.invars[0]).shape[-1]
             return {unit: size * max(last - 1, 0).bit_length()}
+        case "cholesky":  # n (n + 1) (2 n + 1) / 6 of n x n: products, sums, n (n - 1) / 2 divisions, n roots
+            n = _aval(equation.invars[0]).shape[-1]
+            return {unit: out * (n + 1) * (2 * n + 1) // (6 * n) if n else 0}
+        case "triangular_solve":  # n of n x n for every number of the result
+            return {unit: out * _aval(equation.invars[0]).shape[-1]}
         case "random":  # a new key is one block of two words
             words = {"random_bits": parameters.get("bit_width", 0) / 32, "threefry2x32": 1.0}
             blocks = math.ceil(out * words.get(equation.primitive.name, 2.0) / 2)

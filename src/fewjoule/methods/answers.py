@@ -9,12 +9,17 @@ per agent is all that is sent, whatever the number of weights and whatever the a
     server     a task is (x, y); Reptile (Nichol et al. 2018) over many of them:
                phi_t = SGD_steps(theta; x, y_t),   theta <- theta + rate (mean_t phi_t - theta)
 
-A few agents are a few tasks. More of them are made from the answers: for a regression by mixing (Yao et al. 2022,
-"Meta-Learning with Fewer Tasks through Task Interpolation"), for a classification by new labels (Rajendran et al. 2020,
-"Meta-Learning Requires Meta-Augmentation", permute them; here they are weighed at random, which permutes them too):
+Where questions come from a range, answers are values of a smooth function: the server fills in what lies between them
+(`training/smoothing`), and trains there. A few agents are a few tasks. More of them are made from the answers: for a
+regression by mixing (Yao et al. 2022, "Meta-Learning with Fewer Tasks through Task Interpolation"), for a
+classification by new labels (Rajendran et al. 2020, "Meta-Learning Requires Meta-Augmentation", permute them; here they
+are weighed at random, which permutes them too):
 
-    regression       y = m + c sum_i w_i (a_i - m),  m = mean_i a_i,  w_i normal,  c <= 1 keeps y in the agents' range
+    regression       y = l + u (m - l + c sum_i w_i (a_i - m)),   m = mean_i a_i,   l = mean of m over the inputs,
+                     w_i normal; c <= 1 keeps y in the agents' range; u from 0 to 1, large ones more often
     classification   y = softmax(W [a_1; ...; a_N]),  W normal, the logits [M, N classes] centred and scaled to 1
+
+Mixtures reach beyond the agents, as new tasks may, up to their range; u makes flatter ones of them.
 
 `invented` is the control that sends nothing: tasks from a prior that knows the inputs' range and the outputs' scale.
 """
@@ -35,11 +40,11 @@ from fewjoule.models.model import Model
 from fewjoule.tasks.questions import read_questions
 from fewjoule.tasks.samples import AgentData, Samples
 from fewjoule.training.descent import Loss, descend, optimiser
+from fewjoule.training.smoothing import smoothed
 
 CLIPPED_AT = 98.0
 """Percentile of the logits' magnitudes beyond which they are clipped, so that a few large ones do not take all
 levels."""
-SPREAD = 1.0  # standard deviation of the weights of a mixture
 LENGTHS = (0.1, 0.15)
 """Over which share of the inputs' range an invented function changes."""
 FEATURES = 64  # cosines of an invented function
@@ -61,17 +66,20 @@ def answers(
     number: Count = 20,
     bits: Annotated[int, _check_bits] = 6,
     classes: Annotated[int | None, count_or_none] = None,
-    episodes: Count = 800,
-    tasks: Count = 3,
+    between: Annotated[int | None, count_or_none] = 10,
+    episodes: Count = 1200,
+    tasks: Count = 2,
     steps: Count = 50,
     learning_rate: Positive = 0.01,
     meta_learning_rate: Positive = 1.0,
 ) -> Method:
     """One message per agent: its model's answers to `number` questions (`fewjoule.tasks.questions`), `bits` each.
 
-    A classifier sends the logits of its `classes` most frequent classes (None: of all). The server runs `episodes` of
-    Reptile over `tasks` made-up tasks with `steps` of `learning_rate`, which is best that of the later fine-tuning;
-    `meta_learning_rate` falls linearly to 0.
+    A classifier sends the logits of its `classes` most frequent classes (None: of all). For a regression over a range
+    the server fills the answers in at `between` random inputs for every question (None: it trains at the questions
+    alone). It runs `episodes` of Reptile over `tasks` made-up tasks with `steps` of `learning_rate`, each on as many
+    inputs as there are questions. `learning_rate` is best that of the later fine-tuning; `meta_learning_rate` falls
+    linearly to 0.
     """
     asked, codec = read_questions(questions, number), Uniform(bits)
 
@@ -94,6 +102,9 @@ def answers(
         order = jnp.argsort(everyone.messages @ jax.random.normal(key, everyone.messages.shape[1:]))  # not who is first
         told, present = everyone.messages[order].reshape(len(order), asked.number, -1), everyone.present[order]
         if model.loss_name == "mse":
+            if between is not None and asked.is_range:
+                at = asked.between(_between_key(key), _input_shape(model), between * asked.number)
+                x, told = at, smoothed(x, told, at, present, 2**bits)
             draw = mixed(told, present)
         else:
             outputs = jax.eval_shape(model.apply, start, x).shape[-1]
@@ -102,7 +113,7 @@ def answers(
         return jnp.where(present.any(), meta, start)
 
     learning: dict[str, Any] = {
-        "episodes": episodes, "tasks": tasks, "steps": steps, "learning_rate": learning_rate,
+        "episodes": episodes, "tasks": tasks, "steps": steps, "batch": asked.number, "learning_rate": learning_rate,
         "meta_learning_rate": meta_learning_rate,
     }  # fmt: skip
     return Method(
@@ -117,8 +128,9 @@ def invented(
     questions: Any = "range:-1:1",
     number: Count = 20,
     scale: Positive = 1.0,
-    episodes: Count = 800,
-    tasks: Count = 3,
+    between: Annotated[int | None, count_or_none] = 10,
+    episodes: Count = 1200,
+    tasks: Count = 2,
     steps: Count = 50,
     learning_rate: Positive = 0.01,
     meta_learning_rate: Positive = 1.0,
@@ -132,12 +144,14 @@ def invented(
 
     def learn(model: Model, start: Array, nothing: None, key: Array) -> Array:
         x = asked.draw(_question_key(key), _input_shape(model))
+        if model.loss_name == "mse" and between is not None and asked.is_range:
+            x = asked.between(_between_key(key), _input_shape(model), between * asked.number)
         outputs = jax.eval_shape(model.apply, start, x).shape[-1]
         draw = smooth(x, outputs, scale) if model.loss_name == "mse" else random_network(model, x)
         return reptile_over(draw, model, start, x, _learning_key(key), **learning)
 
     learning: dict[str, Any] = {
-        "episodes": episodes, "tasks": tasks, "steps": steps, "learning_rate": learning_rate,
+        "episodes": episodes, "tasks": tasks, "steps": steps, "batch": asked.number, "learning_rate": learning_rate,
         "meta_learning_rate": meta_learning_rate,
     }  # fmt: skip
     return replace(random_start(), name="invented", learn=learn)
@@ -145,14 +159,16 @@ def invented(
 
 def reptile_over(
     draw: DrawTask, model: Model, start: Array, x: Array, key: Array, *,
-    episodes: int, tasks: int, steps: int, learning_rate: float, meta_learning_rate: float,
+    episodes: int, tasks: int, steps: int, batch: int, learning_rate: float, meta_learning_rate: float,
 ) -> Array:  # fmt: skip
-    """Reptile from `start` over tasks that `draw` makes up anew in every episode."""
+    """Reptile from `start` over tasks that `draw` makes up anew in every episode, each step on `batch` inputs."""
     by, mask = optimiser("sgd", learning_rate), jnp.ones(len(x))
     loss = model.loss if model.loss_name == "mse" else _soft_cross_entropy(model)
 
     def adapted(theta: Array, key: Array) -> Array:
-        return descend(loss, theta, Samples(x, draw(key), mask), by=by, steps=steps).vector
+        task, order = jax.random.split(key)
+        few = batch if batch < len(x) else None  # all
+        return descend(loss, theta, Samples(x, draw(task), mask), order, by=by, steps=steps, batch=few).vector
 
     def episode(theta: Array, at: tuple[Array, Array]) -> tuple[Array, None]:
         key, left = at
@@ -164,18 +180,22 @@ def reptile_over(
 
 
 def mixed(told: Array, present: Array) -> DrawTask:
-    """Tasks from the answers [agents, M, outputs] of those present: their mean and a random part of how they differ."""
+    """Tasks from the answers [agents, M, outputs] of those present: their mean and a random part of how they differ,
+    by a random share as far from their level."""
     there = (present > 0)[:, None, None]
     mean = jnp.where(there, told, 0).sum(0) / jnp.maximum(present.sum(), 1)
     apart = jnp.where(there, told - mean, 0)
     low = jnp.where(there, told, jnp.inf).min((0, 1))
     high = jnp.where(there, told, -jnp.inf).max((0, 1))
+    level = mean.mean(0)
 
     def draw(key: Array) -> Array:
-        step = jnp.tensordot(SPREAD * jax.random.normal(key, present.shape), apart, 1)
+        mixing, flattening = jax.random.split(key)
+        step = jnp.tensordot(jax.random.normal(mixing, present.shape), apart, 1)
         room = jnp.where(step > 0, high - mean, low - mean)
         fits = jnp.where(jnp.abs(step) > jnp.abs(room), room / jnp.where(step == 0, 1, step), 1).min()
-        return mean + fits * step
+        share = jnp.sqrt(jax.random.uniform(flattening))
+        return level + share * (mean + fits * step - level)
 
     return draw
 
@@ -256,6 +276,10 @@ def _input_shape(model: Model) -> tuple[int, ...]:
 
 def _question_key(shared: Array) -> Array:
     return jax.random.fold_in(shared, 0)
+
+
+def _between_key(shared: Array) -> Array:
+    return jax.random.fold_in(shared, 2)
 
 
 def _learning_key(shared: Array) -> Array:

@@ -59,6 +59,15 @@ class Questions:
             flat = self.low + (self.high - self.low) * at
         return flat.reshape(self.number, *shape)
 
+    @property
+    def is_range(self) -> bool:
+        """Whether every input between two questions could be a question too."""
+        return self.given is None and not self.sides
+
+    def between(self, key: Array, shape: tuple[int, ...], count: int) -> Array:
+        """`count` random inputs from the range [count, *shape]."""
+        return jax.random.uniform(key, (count, *shape), minval=self.low, maxval=self.high)
+
 
 def read_questions(value: Any, number: int) -> Questions:
     """Questions as a method's settings write them; `number` of them where they are drawn."""
