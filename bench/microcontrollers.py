@@ -14,9 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fewjoule.models.model import Model
-from fewjoule.models.c_source import write_c
-
 BOARD = Path(__file__).parent / "board"
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 SECTIONS = ("-ffunction-sections", "-fdata-sections")
@@ -77,25 +74,49 @@ def run_on_host(folder: Path, compiler: str = "gcc", *flags: str) -> dict[str, A
     return _results(_call(program))
 
 
-def run_on_chip(folder: Path, chip: str, *flags: str) -> dict[str, Any]:
+def run_on_chip(folder: Path, chip: str) -> dict[str, Any]:
     """Compile an exported folder with samples.h for a Cortex-M, and run it under QEMU."""
-    program = folder / f"measure-{chip}.elf"
-    cross_compile(folder, chip, "measure.c", program, "-O2", *flags)
-    text = _call(
-        "qemu-system-arm", "-M", CHIPS[chip].board, "-display", "none", "-serial", "none", "-monitor", "none", "-icount", "shift=0",
-        "-semihosting-config", "enable=on,target=native", "-kernel", program, timeout=600,
-    )  # fmt: skip
-    return _results(text)
+    program = cross_compile(folder, chip, "measure.c")
+    quiet = ("-display", "none", "-serial", "none", "-monitor", "none")
+    semihosting = ("-semihosting-config", "enable=on,target=native")
+    machine = ("qemu-system-arm", "-M", CHIPS[chip].board, "-icount", "shift=0")
+    return _results(_call(*machine, *quiet, *semihosting, "-kernel", program))
 
 
-def cross_compile(folder: Path, chip: str, main: str, program: Path, *flags: str) -> None:
+class Memory(NamedTuple):
+    """Bytes of a program for a Cortex-M: all of it, and the tables and static memory that are the model's own."""
+
+    flash: int
+    ram: int  # without the stack
+    stack: int  # at most: that of all the model's functions together
+    flash_tables: int
+    ram_tables: int
+
+
+def memory(folder: Path, chip: str, *uses: str) -> Memory:
+    """What the linker makes of the least program that predicts, and that `uses` FINE_TUNE or ANSWER as well."""
+    defines = [f"-DUSES_{name}={int(name in uses)}" for name in ("FINE_TUNE", "ANSWER")]
+    program = cross_compile(folder, chip, "smallest.c", "-fstack-usage", *defines)
+    sizes = dict(re.findall(r"^\.(\S+)\s+(\d+)", _call("arm-none-eabi-size", "-A", program), re.M))
+    text, data, bss = (int(sizes[name]) for name in ("text", "data", "bss"))
+    laid = Path(f"{program}.map").read_text().split("Linker script and memory map")[1]
+    found = re.findall(r"^ \.(\w+)\.\w+\s+0x[0-9a-f]+\s+0x([0-9a-f]+)\s+\S*fewjoule_model\.o$", laid, re.M)
+    of = {kind: sum(int(size, 16) for name, size in found if name == kind) for kind in ("rodata", "data", "bss")}
+    stack = sum(int(line.split("\t")[1]) for line in (folder / "fewjoule_model.su").read_text().splitlines())
+    return Memory(text + data, data + bss, stack, of["rodata"], of["data"] + of["bss"])
+
+
+def cross_compile(folder: Path, chip: str, main: str, *flags: str) -> Path:
     machine = ("-mthumb", f"-mcpu={chip}", "-mfloat-abi=hard", f"-mfpu={CHIPS[chip].fpu}")
-    sources = [BOARD / main, BOARD / "cortex_m.c", folder / "fewjoule_model.c"]
+    compiler = ("arm-none-eabi-gcc", *WARNINGS, "-O2", *SECTIONS, *machine, *flags, f"-I{BOARD}", f"-I{folder}")
+    objects = []
+    for source in (BOARD / main, BOARD / "cortex_m.c", folder / "fewjoule_model.c"):
+        objects.append(folder / f"{source.stem}.o")
+        _call(*compiler, "-c", source, "-o", objects[-1])
+    program = folder / f"{Path(main).stem}-{chip}.elf"
     linking = ("-nostartfiles", "-Wl,--gc-sections", f"-Wl,-Map={program}.map", "-T", BOARD / "board.ld")
-    _call(
-        "arm-none-eabi-gcc", *WARNINGS, *SECTIONS, *machine, *flags, f"-I{BOARD}", f"-I{folder}", *sources, *linking,
-        "-o", program,
-    )  # fmt: skip
+    _call(*compiler, *objects, *linking, "-o", program)
+    return program
 
 
 def _results(text: str) -> dict[str, Any]:
@@ -103,16 +124,14 @@ def _results(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for line in text.splitlines():
         name, *words = line.split()
-        if name.startswith("instructions") or name == "status":
-            found[name] = int(words[0], 16)
-        elif name == "message":
-            found[name] = bytes(int(word, 16) for word in words)
-        else:
+        if name in ("before", "after", "weights"):
             found[name] = np.asarray([int(word, 16) for word in words], np.uint32).view(np.float32)
+        else:
+            found[name] = bytes.fromhex("".join(words)) if name == "message" else int(words[0], 16)
     return found
 
 
-def _call(*command: Any, timeout: float = 120) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout)
+def _call(*command: Any) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout + done.stderr  # QEMU's semihosting writes to the latter

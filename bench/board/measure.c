@@ -53,18 +53,28 @@ static void predict_all(const char *name)
     put_floats(name, outputs, QUERIES * FEWJOULE_OUTPUTS);
 }
 
+static void put_number(const char *name, uint32_t bytes)
+{
+    put(name);
+    put_hex(bytes, 8U);
+    put("\n");
+}
+
 int main(void)
 {
     const fewjoule_task task = {read_sample, NULL, SAMPLES, ALLOWED};
     fewjoule_status status;
     uint64_t from;
+    put_number("flash_model", FEWJOULE_FLASH_MODEL);
+    put_number("flash_answer", FEWJOULE_FLASH_ANSWER);
+    put_number("ram_predict", FEWJOULE_RAM_PREDICT);
+    put_number("ram_fine_tune", FEWJOULE_RAM_FINE_TUNE);
+    put_number("ram_answer", FEWJOULE_RAM_ANSWER);
     predict_all("before");
     from = instructions();
     status = fewjoule_fine_tune(&task, STEPS, LEARNING_RATE);
     put_count("instructions_fine_tune", from);
-    put("status");
-    put_hex((uint32_t)status, 8U);
-    put("\n");
+    put_number("status", (uint32_t)status);
     put_floats("weights", fewjoule_weights(), FEWJOULE_WEIGHTS);
     predict_all("after");
 #if FEWJOULE_QUESTIONS

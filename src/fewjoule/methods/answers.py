@@ -19,18 +19,21 @@ A few agents are a few tasks. More of them are made from the answers: for a regr
 `invented` is the control that sends nothing: tasks from a prior that knows the inputs' range and the outputs' scale.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fewjoule.codecs.uniform import BITS, Uniform
 from fewjoule.errors import Count, InputError, Positive, count_or_none, is_whole
 from fewjoule.methods.average import random_start
-from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, Turn, factory, own_model_kept
+from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, Turn, factory, own_model_kept, shared_key
+from fewjoule.models.c_source import Asked, check_size
 from fewjoule.models.model import Model
 from fewjoule.tasks.questions import read_questions
 from fewjoule.tasks.samples import AgentData, Samples
@@ -141,6 +144,22 @@ def invented(
         "meta_learning_rate": meta_learning_rate,
     }  # fmt: skip
     return replace(random_start(), name="invented", learn=learn)
+
+
+def asked_of(model: Model, method: Method, seed: int) -> Asked:
+    """What a device needs to be an agent of this method, as C: the questions of this seed and how they are answered."""
+    settings = dict(method.settings)
+    asked, bits, shape = (
+        read_questions(settings["questions"], settings["number"]),
+        settings["bits"],
+        _input_shape(model),
+    )
+    check_size("numbers in its questions", asked.number * math.prod(shape))
+    questions = jax.jit(lambda key: asked.draw(_question_key(key), shape))(shared_key(seed))
+    outputs = model.architecture.layers[-1].outputs
+    classes = settings["classes"] if model.loss_name == "cross_entropy" else None
+    told = asked.number * (outputs if classes is None else min(classes, outputs))
+    return Asked(np.asarray(questions), bits, classes, Uniform(bits).most_bytes(told))
 
 
 def reptile_over(

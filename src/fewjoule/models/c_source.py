@@ -14,7 +14,7 @@ import numpy as np
 
 from fewjoule._version import __version__
 from fewjoule.errors import InputError, unknown
-from fewjoule.files import new_folder_atomically, write_atomically
+from fewjoule.files import check_new_folder, new_folder_atomically, write_atomically
 from fewjoule.models.architecture import Architecture
 from fewjoule.models.model import Model
 from fewjoule.tasks.format import DataFormat
@@ -58,14 +58,21 @@ def write_c(
 
     The folder appears whole or not at all. With `force` the files of an existing one are replaced, one by one.
     """
+    writable_folder(folder, force=force)
     files = c_files(model, vector, weights=weights, format=format, asked=asked)
-    if force and folder.is_dir():
+    if folder.is_dir():
         for name, text in files.items():
             write_atomically(folder / name, text.encode(), force=True)
         return
     with new_folder_atomically(folder) as part:
         for name, text in files.items():
             (part / name).write_text(text, "utf-8", newline="\n")
+
+
+def writable_folder(folder: Path, *, force: bool = False) -> None:
+    """Refuse a folder that `write_c` would refuse."""
+    if not (force and folder.is_dir()):
+        check_new_folder(folder)
 
 
 def c_files(
@@ -80,12 +87,7 @@ def c_files(
     if weights not in WEIGHTS:
         raise unknown("kind of weights (--weights)", weights, WEIGHTS)
     net, format = model.architecture, format or DataFormat()
-    for what, numbers in (("weights", model.size), ("numbers in its questions", 0 if asked is None else asked.questions.size)):
-        if numbers > MOST_NUMBERS:
-            raise InputError(
-                f"C for microcontrollers is written for at most {MOST_NUMBERS} {what}, {net.spec} has {numbers}; "
-                "export it to onnx."
-            )
+    check_size("weights", model.size)
     values = np.asarray(vector, np.float32)
     quantised = quantise_weights(model, values) if weights == "int8" else None
     sizes = _sizes(model, quantised, format, asked)
@@ -103,6 +105,14 @@ def c_files(
         "main.c": _read("main.c"),
         "Makefile": _read("Makefile"),
     }
+
+
+def check_size(what: str, numbers: int) -> None:
+    """Refuse what no microcontroller has room for, before memory is taken for it."""
+    if numbers > MOST_NUMBERS:
+        raise InputError(
+            f"a model in C may have at most {MOST_NUMBERS} {what}, got {numbers}; make it smaller, or export to onnx."
+        )
 
 
 def quantise_weights(model: Model, vector: Any) -> Quantised:
