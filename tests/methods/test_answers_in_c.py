@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fewjoule as fj
-from bench import microcontrollers as board
+from bench import boards as board
 from fewjoule.codecs.uniform import Uniform
 from fewjoule.errors import InputError
 from fewjoule.methods.answers import asked_of
@@ -26,7 +26,6 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "three classes": (
         "mlp:784-8-8-10", "cross_entropy", {"questions": "strokes:28x28", "number": 40, "bits": 4, "classes": 3},
     ),
-    "all classes": ("mlp:64-5-4", "cross_entropy", {"questions": "noise:8x8", "number": 30, "bits": 8}),
     "a hypercube": ("mlp:3-9-2", "mse", {"questions": "range:0:2", "number": 33, "bits": 5}),
     "own questions": ("mlp:2-4-3", "mse", {"questions": [[0.5, 1.5], [2, 3.25]], "bits": 1}),
     "conv4": ("conv4:8x8x1-3-4", "cross_entropy", {"questions": "noise:8x8", "number": 12, "bits": 3}),

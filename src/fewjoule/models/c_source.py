@@ -88,6 +88,11 @@ def c_files(
         raise unknown("kind of weights (--weights)", weights, WEIGHTS)
     net, format = model.architecture, format or DataFormat()
     check_size("weights", model.size)
+    scales = np.asarray([format.divide_by, *format.scale], np.float32)
+    if len(format.mean) not in (0, math.prod(net.input_shape)) or not (scales > 0).all():
+        raise InputError(
+            f"the model card's reading must have a mean and scale for each input of {net.spec}; write it again."
+        )
     values = np.asarray(vector, np.float32)
     quantised = quantise_weights(model, values) if weights == "int8" else None
     sizes = _sizes(model, quantised, format, asked)
