@@ -56,89 +56,118 @@ class Bench:
 
     def row(self, weights: str, folder: Path) -> dict[str, Any]:
         """Everything about the model with weights of this kind; `folder` is new."""
-        e = self.study.evaluation
-        tuned = adapt(
-            self.model, self.used(weights), self.tasks, steps=[e.headline], learning_rate=e.learning_rate,
-            keep_models=True,
-        )  # fmt: skip
+        e, samples = self.study.evaluation, self.samples()
+        settings: Any = {"steps": [e.headline], "learning_rate": e.learning_rate, "keep_models": True}
+        tuned = adapt(self.model, self.used(weights), self.tasks, **settings)
         metric = "loss" if self.model.loss_name == "mse" else "accuracy"
         statistic = {"median": np.median, "mean": np.mean}[e.statistic]
-        samples = self.samples()
-        wanted = {"weights": tuned.models[0], "after": self.model.apply(tuned.models[0], samples.query)}  # type: ignore[index]
+        after = tuned.models[0]  # type: ignore[index]
+        wanted = {"weights": after, "after": self.model.apply(after, samples.query)}
         write_c(folder, self.model, self.vector, weights=weights, asked=self.asked)
-        write_samples(folder, samples)
         row: dict[str, Any] = {
-            "quality": float(statistic(getattr(tuned, metric)[..., 0])), "metric": metric,
-            "programs": {name: memory(folder, "cortex-m7", *uses)._asdict() for name, uses in PROGRAMS.items()},
-            "chips": {chip: self.on_chip(folder, chip, wanted) for chip in CHIPS},
-        }  # fmt: skip
-        print(f"{self.study.name} {weights}: {row['chips']}", flush=True)
+            "quality": float(statistic(getattr(tuned, metric)[..., 0])),
+            "metric": metric,
+            "chips": {},
+        }
+        for chip in CHIPS:
+            got, costs = self.on_chip(folder, chip, samples)
+            apart = max(float(np.abs(got[name] - np.ravel(wanted[name])).max()) for name in wanted)
+            row["chips"][chip] = {"apart": apart, **costs}
+        row["programs"] = {name: memory(folder, "cortex-m7", *uses)._asdict() for name, uses in PROGRAMS.items()}
         return row
 
-    def on_chip(self, folder: Path, chip: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    def on_chip(self, folder: Path, chip: str, samples: Samples) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What measure.c gave, and the cost of it beside the ledger's model of the same fine-tuning."""
+        write_samples(folder, samples)
         got, processor = run_on_chip(folder, chip), device(chip)
-        apart = {f"{name} apart": float(np.abs(got[name] - np.ravel(wanted[name])).max()) for name in wanted}
-        flops = adaptation_flops(self.model, self.tasks, self.samples().steps, self.samples().learning_rate)
-        cycles = got["instructions_fine_tune"] * self.cycles_per_instruction(folder, chip)
+        flops = adaptation_flops(self.model, self.tasks, samples.steps, samples.learning_rate)
+        cycles = got["instructions_fine_tune"] * self.cycles_per_instruction(folder, chip, samples)
         assert processor.clock_hz is not None
-        return apart | {
+        costs = {
             "predict": got["instructions_predict"] / QUERIES,
             "fine_tune": got["instructions_fine_tune"],
-            "answer": got["instructions_answer"],
-            "cycles_fine_tune": cycles,
-            "seconds_fine_tune": cycles / processor.clock_hz,
-            "joules_fine_tune": cycles / processor.clock_hz * processor.watts,
+            "answer": got.get("instructions_answer"),
+            "cycles": cycles,
+            "seconds": cycles / processor.clock_hz,
+            "joules": cycles / processor.clock_hz * processor.watts,
             "flops": flops,
             "ledger_joules": processor.energy_joules(flops),
         }
+        print(f"{self.model.spec} {folder.name} {chip}: {costs}", flush=True)
+        return got, costs
 
-    def cycles_per_instruction(self, folder: Path, chip: str) -> float:
+    def cycles_per_instruction(self, folder: Path, chip: str, samples: Samples) -> float:
         """On the M4, of one step on five samples and their predictions; 1 on the M7, for want of published timings."""
         if chip != "cortex-m4":
             return 1.0
-        samples, short = self.samples(), folder.with_name(f"{folder.name}-short")
+        short = folder.with_name(f"{folder.name}-short")
         write_c(short, self.model, self.vector)
         write_samples(short, samples._replace(x=samples.x[:5], y=samples.y[:5], query=samples.query[:1], steps=1))
         mix = mix_of(trace_of(short, chip))
         return mix.cycles / mix.instructions
 
+    def control(self, folder: Path) -> dict[str, Any]:
+        """The same fine-tuning on inputs of which none is 0, so that the C can leave nothing out there."""
+        samples = self.samples()
+        noise = np.random.default_rng(0).uniform(0.1, 1, np.shape(samples.x)).astype(np.float32)
+        write_c(folder, self.model, self.vector)
+        return {chip: self.on_chip(folder, chip, samples._replace(x=noise))[1] for chip in CHIPS}
+
 
 def measured(name: str, folder: Path) -> dict[str, Any]:
-    """The rows of one study, and how the rate of the ledger compares where no input is 0."""
+    """The rows of one study."""
     bench = Bench(load_study(name, seeds=[0], full=True))
-    rows = {weights: bench.row(weights, folder / f"{name}-{weights}") for weights in WEIGHTS}
-    return {"model": bench.model.spec, "weights": bench.model.size, "samples": len(bench.samples().x), "rows": rows}
+    zeros = float((np.asarray(bench.samples().x) == 0).mean())
+    return {
+        "model": bench.model.spec,
+        "samples": len(bench.samples().x),
+        "zeros": zeros,
+        "rows": {weights: bench.row(weights, folder / f"{name}-{weights}") for weights in WEIGHTS},
+        "control": bench.control(folder / f"{name}-control") if zeros else {},
+    }
 
 
 def tables(numbers: dict[str, Any]) -> str:
     """The tables of docs/microcontrollers.md."""
-    lines = [
-        "| model | weights | flash: predict | and fine_tune | and answer | RAM: predict | and fine_tune | and answer | stack, at most |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    fits = _header("model", "weights", *(f"{kind}: {name}" for kind in ("flash", "RAM") for name in PROGRAMS), "stack")
+    runs = _header("model", "weights", "after 10 steps", "chip", "apart from JAX", "predict", "fine_tune", "answer")
+    costs = _header(
+        "model", "inputs", "chip", "FLOPs", "instructions", "cycles", "seconds", "joules", "ledger", "ratio"
+    )
     for study in numbers.values():
         for weights, row in study["rows"].items():
-            each = row["programs"].values()
-            cells = [f"{p[kind]:,}" for kind in ("flash", "ram") for p in each]
-            lines.append(
-                f"| {study['model']} | {weights} | {' | '.join(cells)} | {row['programs']['and fine_tune']['stack']} |"
-            )
-    lines += [
-        "",
-        "| model | weights | quality after 10 steps | chip | apart from JAX | instructions: predict | fine_tune | answer | fine_tune: seconds | joules | ledger's joules | ratio |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for study in numbers.values():
-        for weights, row in study["rows"].items():
+            used = row["programs"].values()
+            sizes = [f"{program[kind]:,}" for kind in ("flash", "ram") for program in used]
+            fits.append(_line(study["model"], weights, *sizes, max(program["stack"] for program in used)))
             for chip, c in row["chips"].items():
-                apart = max(value for key, value in c.items() if key.endswith("apart"))
-                lines.append(
-                    f"| {study['model']} | {weights} | {row['metric']} {row['quality']:.4f} | {chip} | {apart:.1e} | "
-                    f"{c['predict']:,.0f} | {c['fine_tune']:,} | {c['answer']:,} | {c['seconds_fine_tune']:.3f} | "
-                    f"{c['joules_fine_tune']:.2g} | {c['ledger_joules']:.2g} | "
-                    f"{c['ledger_joules'] / c['joules_fine_tune']:.2f} |"
-                )
-    return "\n".join(lines)
+                counts = (f"{c[call]:,.0f}" for call in ("predict", "fine_tune", "answer"))
+                quality = f"{row['metric']} {row['quality']:.3f}"
+                runs.append(_line(study["model"], weights, quality, chip, f"{c['apart']:.0e}", *counts))
+        for what, chips in (
+            (f"{study['zeros']:.0%} are 0", study["rows"]["float32"]["chips"]),
+            ("none is 0", study["control"]),
+        ):
+            for chip, c in chips.items():
+                counts = (f"{c[name]:,.0f}" for name in ("flops", "fine_tune", "cycles"))
+                joules = (f"{c['seconds']:.3f}", f"{c['joules']:.4f}", f"{c['ledger_joules']:.4f}")
+                ratio = f"{c['ledger_joules'] / c['joules']:.2f}"
+                costs.append(_line(study["model"], what, chip, *counts, *joules, ratio))
+    return "\n\n".join(
+        "\n".join([title, "", *lines])
+        for title, lines in (
+            ("**Bytes of the least program** on a Cortex-M7, start-up code and all:", fits),
+            ("**Instructions of one call**, and the largest difference of any weight or output from JAX's:", runs),
+            ("**Fine-tuning beside the ledger's model** of it:", costs),
+        )
+    )
+
+
+def _header(*names: str) -> list[str]:
+    return [_line(*names), "|" + "---|" * len(names)]
+
+
+def _line(*cells: Any) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def draw(numbers: dict[str, Any], page: Path) -> None:
