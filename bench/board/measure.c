@@ -77,7 +77,7 @@ int main(void)
     put_number("status", (uint32_t)status);
     put_floats("weights", fewjoule_weights(), FEWJOULE_WEIGHTS);
     predict_all("after");
-#if FEWJOULE_QUESTIONS
+#if FEWJOULE_QUESTIONS > 0
     {
         static uint8_t message[FEWJOULE_MESSAGE_BYTES];
         uint32_t length;

@@ -109,5 +109,8 @@ def test_a_strangers_card_reads_no_file_and_writes_no_code(tmp_path: Path, fewjo
         assert code == 2, questions
         assert "questions must be" in err
         assert not (tmp_path / "c").exists()
-    write_model(tmp_path / "m", model, np.zeros(model.size), {"method": {**ANSWERS, "seed": "x"}}, force=True)
+    names = {"columns": ["*/ int evil; /*"], "classes": ["\n#error", "warm"]}
+    write_model(tmp_path / "m", model, np.zeros(model.size), {"reading": names}, force=True)
     assert fewjoule("export", tmp_path / "m", "--to", "c", "-o", tmp_path / "c")[0] == 0
+    header = (tmp_path / "c" / "fewjoule_model.h").read_text()
+    assert "/* inputs: ?? int evil; ?? */\n/* classes: 0 ??error, 1 warm */\n" in header

@@ -5,6 +5,7 @@ turns into bytes of flash and RAM, and the tables: layers, weights, questions. `
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -101,7 +102,11 @@ def c_files(
         tables += [_table("float", "input_mean", format.mean), _table("float", "input_scale", format.scale)]
     if asked is not None:
         tables.append(_table("float", "questions", asked.questions.reshape(-1)))
-    title = f"/* {net.spec}, {model.loss_name}, {weights} weights; written by fewjoule {__version__}. */\n"
+    title = _comment(f"{net.spec}, {model.loss_name}, {weights} weights; written by fewjoule {__version__}.")
+    if format.columns:
+        title += _comment("inputs: " + ", ".join(format.columns))
+    if format.classes:
+        title += _comment("classes: " + ", ".join(f"{i} {name}" for i, name in enumerate(format.classes)))
     code = _put(_read("net.c"), "fewjoule_tables.h", "\n".join(tables))
     code = _put(code, "blocks.c", _read("blocks.c"))
     return {
@@ -208,6 +213,12 @@ def _sizes(
             "MESSAGE_BYTES": (asked.message_bytes, "at most"),
         }
     return sizes
+
+
+def _comment(text: str) -> str:
+    """Text on one line; names may be a stranger's, so they cannot end the comment."""
+    plain = re.sub(r"[^A-Za-z0-9 :;,._+-]", "?", text)
+    return f"/* {plain if len(plain) <= 500 else plain[:500] + ' ...'} */\n"
 
 
 def _defines(sizes: Mapping[str, tuple[str | int, str]]) -> str:

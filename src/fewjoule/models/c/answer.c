@@ -1,7 +1,7 @@
 /* The message of the method `answers`: docs/codecs.md has its bytes. */
 
 #define ANSWERS (FEWJOULE_QUESTIONS * FEWJOULE_TOLD)
-#define LEVELS ((1 << FEWJOULE_BITS) - 1)
+#define LEVELS ((int32_t)((1U << FEWJOULE_BITS) - 1U))
 #define FARTHEST 8191
 
 static float answers[ANSWERS];

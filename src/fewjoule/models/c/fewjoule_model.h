@@ -10,7 +10,7 @@
 #include "fewjoule_sizes.h"
 
 /* Memory in bytes, without code and stack. It counts what a program calls: compile with -ffunction-sections
- * -fdata-sections and link with -Wl,--gc-sections (the Makefile does), and the rest is left out. */
+ * -fdata-sections and link with -Wl,--gc-sections, and the rest is left out. */
 #if FEWJOULE_INT8
 #define FEWJOULE_FLASH_WEIGHTS (FEWJOULE_CODES + (4U * FEWJOULE_SCALES) + (4U * FEWJOULE_PLAIN))
 #define FEWJOULE_RAM_WEIGHTS (4U * FEWJOULE_WEIGHTS)
@@ -63,7 +63,7 @@ void fewjoule_reset(void);
 const float *fewjoule_weights(void);
 void fewjoule_set_weights(const float *kept);
 
-#if FEWJOULE_QUESTIONS
+#if FEWJOULE_QUESTIONS > 0
 /* The message that an agent of the method `answers` sends, from the weights in use. Writes at most
  * FEWJOULE_MESSAGE_BYTES and gives their number, or 0 where the answers are not finite. `task` may be NULL unless the
  * agent tells only some of its classes: those that it has most samples of. */

@@ -39,7 +39,7 @@ int main(void)
     show("before");
     status = fewjoule_fine_tune(&task, 10U, 0.01F);
     show("after 10 steps");
-#if FEWJOULE_QUESTIONS
+#if FEWJOULE_QUESTIONS > 0
     {
         static uint8_t message[FEWJOULE_MESSAGE_BYTES];
         const uint32_t length = fewjoule_answer(&task, message);

@@ -30,7 +30,7 @@ static const float *weights = NULL;
 #else
 static const float *weights = meta;
 #endif
-#if FEWJOULE_BLOCKS
+#if FEWJOULE_BLOCKS > 0
 static float inverse_deviation[FEWJOULE_BLOCKS];
 #endif
 
@@ -134,7 +134,7 @@ static void clear(float *values, uint32_t count)
     }
 }
 
-#if FEWJOULE_BLOCKS
+#if FEWJOULE_BLOCKS > 0
 #include "blocks.c"
 #endif
 
@@ -157,7 +157,7 @@ static void dense_forward(const layer_type *layer, uint32_t is_last)
 static void forward(void)
 {
     for (uint32_t l = 0U; l < FEWJOULE_LAYERS; l++) {
-#if FEWJOULE_BLOCKS
+#if FEWJOULE_BLOCKS > 0
         if (layers[l].is_block != 0U) {
             block_forward(l);
             continue;
@@ -172,12 +172,13 @@ static void backward(void)
 {
     float *delta = deltas;
     float *back = other_deltas;
-    for (uint32_t l = FEWJOULE_LAYERS; l-- > 0U;) {
+    for (uint32_t done = 0U; done < FEWJOULE_LAYERS; done++) {
+        const uint32_t l = LAST - done;
         const layer_type *layer = &layers[l];
         const float *x = &activations[layer->input];
         float *sum = &gradient[layer->first];
         float *free_now = delta;
-#if FEWJOULE_BLOCKS
+#if FEWJOULE_BLOCKS > 0
         if (layer->is_block != 0U) {
             block_backward(l, delta, back);
             continue;
@@ -202,7 +203,7 @@ static void prepare(float *x)
         x[i] = x[i] / FEWJOULE_DIVIDED_BY;
     }
 #endif
-#if FEWJOULE_STANDARDISED
+#if FEWJOULE_STANDARDISED > 0
     for (uint32_t i = 0U; i < FEWJOULE_INPUTS; i++) {
         x[i] = (x[i] - input_mean[i]) / input_scale[i];
     }
