@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "a hypercube": ("mlp:3-9-2", "mse", {"questions": "range:0:2", "number": 33, "bits": 5}),
     "own questions": ("mlp:2-4-3", "mse", {"questions": [[0.5, 1.5], [2, 3.25]], "bits": 1}),
-    "conv4": ("conv4:8x8x1-3-4", "cross_entropy", {"questions": "noise:8x8", "number": 12, "bits": 3}),
+    "conv4 of colours": ("conv4:8x9x3-3-4", "cross_entropy", {"questions": "noise:8x9x3", "number": 12, "bits": 3}),
 }  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def export(
     if to == "c":
         asked = _asked(loaded, form.divide_by, questions, settings or [], seed)
         write_c(output, model, vector, weights=weights or "float32", format=form, asked=asked, force=force)
-        answers = "" if asked is None else f", answer ({len(asked.questions)} questions)"
+        answers = "" if asked is None else f", answer ({asked.number} questions)"
         say(f"{model.spec} in C: {output}, with predict, fine_tune{answers}; try it: make -C {output}")
         return
     if form.mean:

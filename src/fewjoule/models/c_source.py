@@ -30,10 +30,19 @@ Values = np.ndarray[Any, Any]
 class Asked(NamedTuple):
     """What an agent of the method `answers` is asked, and how it tells its answers."""
 
-    questions: Values  # [number, ...] float32, inputs as the net takes them
+    number: int
+    tables: Mapping[str, Values]  # of float32: the questions as inputs, or what images are drawn from
     bits: int
     classes: int | None  # None: all outputs are told
     message_bytes: int  # at most
+    image: "Image | None" = None
+
+
+class Image(NamedTuple):
+    """Random images that the device draws itself, as `fewjoule.tasks.questions` does."""
+
+    kind: str  # "noise" or "strokes"
+    sides: tuple[int, ...]  # rows, columns, and channels where there are several
 
 
 class Quantised(NamedTuple):
@@ -101,7 +110,7 @@ def c_files(
     if format.mean:
         tables += [_table("float", "input_mean", format.mean), _table("float", "input_scale", format.scale)]
     if asked is not None:
-        tables.append(_table("float", "questions", asked.questions.reshape(-1)))
+        tables += [_table("float", name, values.reshape(-1)) for name, values in asked.tables.items()]
     title = _comment(f"{net.spec}, {model.loss_name}, {weights} weights; written by fewjoule {__version__}.")
     if format.columns:
         title += _comment("inputs: " + ", ".join(format.columns))
@@ -203,7 +212,7 @@ def _sizes(
         }
     told = outputs if asked is None or asked.classes is None or not classifies else min(asked.classes, outputs)
     sizes |= {
-        "QUESTIONS": (0 if asked is None else len(asked.questions), "that the agent answers"),
+        "QUESTIONS": (0 if asked is None else asked.number, "that the agent answers"),
         "TOLD": (told, "outputs told of each answer"),
         "COUNTED": (outputs if told < outputs else 0, "classes, to tell those with most samples"),
     }
@@ -212,6 +221,17 @@ def _sizes(
             "BITS": (asked.bits, "of one answer"),
             "MESSAGE_BYTES": (asked.message_bytes, "at most"),
         }
+    image = None if asked is None else asked.image
+    numbers = [values.size for values in asked.tables.values()] if asked is not None else [0]
+    sizes |= {
+        "ASKED_NUMBERS": (f"({' + '.join(f'{n}U' for n in numbers)})", "in the tables of the questions"),
+        "NOISE": (int(image is not None and image.kind == "noise"), "questions are smooth images, drawn by the device"),
+        "STROKES": (int(image is not None and image.kind == "strokes"), "or random lines"),
+    }
+    if asked is not None and image is not None:
+        coarse, names = asked.tables["coarse_noise"].shape[1:3], ("HEIGHT", "WIDTH", "CHANNELS")
+        sizes |= {f"IMAGE_{name}": (side, "") for name, side in zip(names, (*image.sides, 1), strict=False)}
+        sizes |= {f"COARSE_{name}": (side, "") for name, side in zip(names, coarse, strict=False)}
     return sizes
 
 

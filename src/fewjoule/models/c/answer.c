@@ -30,7 +30,7 @@ static float magnitude(float value)
 }
 
 /* To 8 significant bits, upwards. */
-static float coarse(float value)
+static float coarsened(float value)
 {
     return float_of((bits_of(value) + 0xFFFFU) & 0xFFFF0000U);
 }
@@ -133,6 +133,63 @@ static void find_own_classes(const fewjoule_task *task)
 }
 #endif
 
+#if (FEWJOULE_NOISE != 0) || (FEWJOULE_STROKES != 0)
+#define PIXELS (FEWJOULE_IMAGE_HEIGHT * FEWJOULE_IMAGE_WIDTH)
+
+/* One channel of a pixel, from its smooth noise in standard deviations. */
+static float shade(float noise, uint32_t pixel)
+{
+#if FEWJOULE_NOISE
+    const float score = 3.0F * (noise - 0.8F);
+    const float part = exponential((score < 0.0F) ? score : -score);
+    (void)pixel;
+    return ((score < 0.0F) ? part : 1.0F) / (1.0F + part);
+#else
+    const float line = 1.5F * (1.0F - (magnitude(noise) / 0.5F));
+    return ((line < 0.0F) ? 0.0F : ((line > 1.0F) ? 1.0F : line)) * inside[pixel];
+#endif
+}
+
+/* A random image: coarse noise, enlarged by cubic interpolation first along its columns, then along its rows. */
+static void draw(uint32_t question, float *image)
+{
+    const uint32_t numbers = FEWJOULE_COARSE_HEIGHT * FEWJOULE_COARSE_WIDTH * FEWJOULE_IMAGE_CHANNELS;
+    const float *noise = &coarse_noise[question * numbers];
+    for (uint32_t c = 0U; c < FEWJOULE_IMAGE_CHANNELS; c++) {
+        float line[FEWJOULE_COARSE_WIDTH]; /* a row of the noise, interpolated */
+        float mean = 0.0F, variance = 0.0F, inverse;
+        for (uint32_t p = 0U; p < PIXELS; p++) {
+            const float *by_row = &row_shares[(p / FEWJOULE_IMAGE_WIDTH) * FEWJOULE_COARSE_HEIGHT];
+            const float *by_column = &column_shares[(p % FEWJOULE_IMAGE_WIDTH) * FEWJOULE_COARSE_WIDTH];
+            float total = 0.0F;
+            for (uint32_t j = 0U; ((p % FEWJOULE_IMAGE_WIDTH) == 0U) && (j < FEWJOULE_COARSE_WIDTH); j++) {
+                line[j] = 0.0F;
+                for (uint32_t i = 0U; i < FEWJOULE_COARSE_HEIGHT; i++) {
+                    const uint32_t at = (((i * FEWJOULE_COARSE_WIDTH) + j) * FEWJOULE_IMAGE_CHANNELS) + c;
+                    line[j] += by_row[i] * noise[at];
+                }
+            }
+            for (uint32_t j = 0U; j < FEWJOULE_COARSE_WIDTH; j++) {
+                total += by_column[j] * line[j];
+            }
+            image[(p * FEWJOULE_IMAGE_CHANNELS) + c] = total;
+            mean += total;
+        }
+        mean /= (float)PIXELS;
+        for (uint32_t p = 0U; p < PIXELS; p++) {
+            const float apart = image[(p * FEWJOULE_IMAGE_CHANNELS) + c] - mean;
+            variance += apart * apart;
+        }
+        variance /= (float)PIXELS;
+        inverse = inverse_root((variance > 1.0e-12F) ? variance : 1.0e-12F);
+        for (uint32_t p = 0U; p < PIXELS; p++) {
+            float *value = &image[(p * FEWJOULE_IMAGE_CHANNELS) + c];
+            *value = shade(*value * inverse, p);
+        }
+    }
+}
+#endif
+
 static void ask(const fewjoule_task *task)
 {
     uint32_t at = 0U;
@@ -142,7 +199,11 @@ static void ask(const fewjoule_task *task)
     (void)task;
 #endif
     for (uint32_t q = 0U; q < FEWJOULE_QUESTIONS; q++) {
+#if (FEWJOULE_NOISE != 0) || (FEWJOULE_STROKES != 0)
+        draw(q, activations);
+#else
         (void)memcpy(activations, &questions[q * FEWJOULE_INPUTS], FEWJOULE_INPUTS * sizeof(float));
+#endif
         forward();
         for (uint32_t o = 0U; o < FEWJOULE_OUTPUTS; o++) {
 #if FEWJOULE_TOLD < FEWJOULE_OUTPUTS
@@ -211,9 +272,9 @@ uint32_t fewjoule_answer(const fewjoule_task *task, uint8_t *message)
     if (spacing < (top / (float)(FARTHEST - 256))) {
         spacing = top / (float)(FARTHEST - 256);
     }
-    spacing = coarse(spacing);
+    spacing = coarsened(spacing);
     if ((spacing * (float)LEVELS) < (high - low)) {
-        spacing = coarse(float_of(bits_of(spacing) + 1U));
+        spacing = coarsened(float_of(bits_of(spacing) + 1U));
     }
     unit = (spacing > 0.0F) ? spacing : 1.0F;
     scale = float_of((255U << 23) - (bits_of(unit) & 0x7F800000U)); /* a power of two: unit * scale is from 2 to 4 */

@@ -1,19 +1,5 @@
 /* The blocks of conv4; rows of pixels, channels last. */
 
-/* 1 / sqrt(v) for v > 0: a first guess by the exponent, then Newton's steps, each of which doubles the right digits */
-static float inverse_root(float v)
-{
-    uint32_t bits;
-    float root;
-    (void)memcpy(&bits, &v, sizeof(bits));
-    bits = 0x5F3759DFU - (bits >> 1);
-    (void)memcpy(&root, &bits, sizeof(root));
-    for (uint32_t i = 0U; i < 4U; i++) {
-        root = root * (1.5F - (((0.5F * v) * root) * root));
-    }
-    return root;
-}
-
 /* The pixel beside (row, column) that a tap of the 3 x 3 window sees, or -1 outside of the image. */
 static int32_t seen(const layer_type *layer, uint32_t row, uint32_t column, uint32_t tap)
 {

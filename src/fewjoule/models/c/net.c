@@ -134,6 +134,48 @@ static void clear(float *values, uint32_t count)
     }
 }
 
+#if (FEWJOULE_CLASSIFIES != 0) || (FEWJOULE_NOISE != 0)
+/* e to the power of x, for x <= 0: within one unit in the last place */
+static float exponential(float x)
+{
+    const float halves = (x * 1.44269504F) - 0.5F;
+    int32_t power;
+    uint32_t bits;
+    float n, r, scale, series;
+    if (!(x >= -87.0F)) {
+        return (x < -87.0F) ? 0.0F : x; /* no number stays none */
+    }
+    power = (int32_t)halves; /* towards 0, so to the nearest */
+    n = (float)power;
+    r = (x - (n * 0.693359375F)) + (n * 2.12194440e-4F); /* x - n ln 2, in two parts */
+    bits = (uint32_t)(power + 127) << 23;
+    series = 1.9875691500e-4F;
+    series = (series * r) + 1.3981999507e-3F;
+    series = (series * r) + 8.3334519073e-3F;
+    series = (series * r) + 4.1665795894e-2F;
+    series = (series * r) + 1.6666665459e-1F;
+    series = (series * r) + 5.0000001201e-1F;
+    (void)memcpy(&scale, &bits, sizeof(scale));
+    return scale * ((((series * r) * r) + r) + 1.0F);
+}
+#endif
+
+#if (FEWJOULE_BLOCKS > 0) || (FEWJOULE_NOISE != 0) || (FEWJOULE_STROKES != 0)
+/* 1 / sqrt(v) for v > 0: a first guess by the exponent, then Newton's steps, each of which doubles the right digits */
+static float inverse_root(float v)
+{
+    uint32_t bits;
+    float root;
+    (void)memcpy(&bits, &v, sizeof(bits));
+    bits = 0x5F3759DFU - (bits >> 1);
+    (void)memcpy(&root, &bits, sizeof(root));
+    for (uint32_t i = 0U; i < 4U; i++) {
+        root = root * (1.5F - (((0.5F * v) * root) * root));
+    }
+    return root;
+}
+#endif
+
 #if FEWJOULE_BLOCKS > 0
 #include "blocks.c"
 #endif
@@ -221,30 +263,6 @@ void fewjoule_predict(const float *x, float *outputs)
 }
 
 #if FEWJOULE_CLASSIFIES
-/* e to the power of x, for x <= 0: within one unit in the last place */
-static float exponential(float x)
-{
-    const float halves = (x * 1.44269504F) - 0.5F;
-    int32_t power;
-    uint32_t bits;
-    float n, r, scale, series;
-    if (!(x >= -87.0F)) {
-        return (x < -87.0F) ? 0.0F : x; /* no number stays none */
-    }
-    power = (int32_t)halves; /* towards 0, so to the nearest */
-    n = (float)power;
-    r = (x - (n * 0.693359375F)) + (n * 2.12194440e-4F); /* x - n ln 2, in two parts */
-    bits = (uint32_t)(power + 127) << 23;
-    series = 1.9875691500e-4F;
-    series = (series * r) + 1.3981999507e-3F;
-    series = (series * r) + 8.3334519073e-3F;
-    series = (series * r) + 4.1665795894e-2F;
-    series = (series * r) + 1.6666665459e-1F;
-    series = (series * r) + 5.0000001201e-1F;
-    (void)memcpy(&scale, &bits, sizeof(scale));
-    return scale * ((((series * r) * r) + r) + 1.0F);
-}
-
 /* Cross entropy: probabilities less 1 at the target, over the classes that are allowed. */
 static fewjoule_status output_deltas(const fewjoule_task *task, float share)
 {
