@@ -132,7 +132,7 @@ def tables(numbers: dict[str, Any]) -> str:
     fits = _header("model", "weights", *(f"{kind}: {name}" for kind in ("flash", "RAM") for name in PROGRAMS), "stack")
     runs = _header("model", "weights", "after 10 steps", "chip", "apart from JAX", "predict", "fine_tune", "answer")
     costs = _header(
-        "model", "inputs", "chip", "FLOPs", "instructions", "cycles", "seconds", "joules", "ledger", "ratio"
+        "model", "inputs", "chip", "FLOPs", "instructions", "cycles", "seconds", "joules", "ledger's joules", "ratio"
     )
     for study in numbers.values():
         for weights, row in study["rows"].items():
@@ -144,7 +144,7 @@ def tables(numbers: dict[str, Any]) -> str:
                 quality = f"{row['metric']} {row['quality']:.3f}"
                 runs.append(_line(study["model"], weights, quality, chip, f"{c['apart']:.0e}", *counts))
         for what, chips in (
-            (f"{study['zeros']:.0%} are 0", study["rows"]["float32"]["chips"]),
+            (f"{study['zeros']:.0%} are 0" if study["zeros"] else "none is 0", study["rows"]["float32"]["chips"]),
             ("none is 0", study["control"]),
         ):
             for chip, c in chips.items():

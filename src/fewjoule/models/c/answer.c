@@ -272,10 +272,7 @@ uint32_t fewjoule_answer(const fewjoule_task *task, uint8_t *message)
     if (spacing < (top / (float)(FARTHEST - 256))) {
         spacing = top / (float)(FARTHEST - 256);
     }
-    spacing = coarsened(spacing);
-    if ((spacing * (float)LEVELS) < (high - low)) {
-        spacing = coarsened(float_of(bits_of(spacing) + 1U));
-    }
+    spacing = coarsened(spacing); /* a division to the nearest cannot have rounded down to 8 significant bits */
     unit = (spacing > 0.0F) ? spacing : 1.0F;
     scale = float_of((255U << 23) - (bits_of(unit) & 0x7F800000U)); /* a power of two: unit * scale is from 2 to 4 */
     inverse = 1.0F / (unit * scale);
