@@ -120,6 +120,7 @@ WRITERS = {
     "adapt": ("adapt", "{meta}", "{new}/a.npz", "--steps", 1, "-o", "{out}"),
     "adapt, a folder": ("adapt", "{meta}", "{new}", "--steps", 1, "-o", "{out}"),
     "export": ("export", "{meta}", "--to", "pytorch", "-o", "{out}"),
+    "export, C": ("export", "{meta}", "--to", "c", "-o", "{out}"),
     "predict": ("predict", "{meta}", "{new}/a.npz", "-o", "{out}"),
 }
 

@@ -29,7 +29,7 @@ COMMANDS = {  # name: where it is, and the first line of its help
     ),
     "export": (
         "export.export",
-        "Write a model for another runtime: an ONNX graph, or weights with PyTorch's or Flax's names and axes.",
+        "Write a model for another runtime: ONNX, weights with PyTorch's or Flax's names and axes, or C.",
     ),
     "show": ("export.show", "Show a model's card and tensors; no weights are read."),
     "federation": ("federation.app", "Run methods between real machines (extra: federation)."),

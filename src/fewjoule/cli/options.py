@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from fewjoule import files
@@ -12,6 +13,8 @@ from fewjoule.models.code import is_code, trust
 from fewjoule.models.nets import model_from_spec
 from fewjoule.models.weights import ModelFile, read_header, read_model
 from fewjoule.tasks.format import DataFormat, format_of_card
+from fewjoule.tasks.questions import questions_from_file
+from fewjoule.tasks.readers import SUFFIXES
 
 MetaFile = Annotated[Path, typer.Argument(help="A model: .safetensors of fewjoule, PyTorch or Flax.")]
 Spec = Annotated[str | None, typer.Option("--model", help="Architecture, where the file has no fewjoule card.")]
@@ -57,6 +60,13 @@ def writable(*paths: Path | None, force: bool) -> None:
     for path in paths:
         if path is not None:
             files.check_writable(path, force=force)
+
+
+def questions_of(text: str, divide_by: float) -> Any:
+    """What --questions stands for: those of a file are scaled as the agents' inputs are."""
+    if Path(text).suffix not in SUFFIXES:
+        return text
+    return (np.asarray(questions_from_file(text)) / divide_by).tolist()
 
 
 def named_values(texts: list[str]) -> dict[str, Any]:

@@ -25,8 +25,6 @@ from fewjoule.studies.parts import new_folder
 from fewjoule.studies.prepare import OwnAgents, own_study, prepare, read_own
 from fewjoule.studies.settings import read_source
 from fewjoule.tasks.files import read_tasks
-from fewjoule.tasks.questions import questions_from_file
-from fewjoule.tasks.readers import SUFFIXES
 from fewjoule.training.align import MODES
 
 MOST_ROWS = 20
@@ -153,7 +151,7 @@ def train(
 
 
 def _questions(method: str, given: str | None, divide_by: float) -> dict[str, Any]:
-    """The setting that --questions stands for: own ones are scaled as the agents' inputs are."""
+    """The setting that --questions stands for."""
     if given is None:
         if method == "answers":
             raise InputError(
@@ -161,9 +159,7 @@ def _questions(method: str, given: str | None, divide_by: float) -> dict[str, An
                 "images, or a file of inputs."
             )
         return {}
-    if Path(given).suffix not in SUFFIXES:
-        return {"questions": given}
-    return {"questions": (np.asarray(questions_from_file(given)) / divide_by).tolist()}
+    return {"questions": options.questions_of(given, divide_by)}
 
 
 def _numbers_in_an_answer(own: OwnAgents) -> int:

@@ -89,12 +89,14 @@ class NoMeterError(InputError):
 class Device(Checked):
     """A processor under load: `watts` for all `cores` together while it does `flops_per_second`.
 
-    Named devices with published numbers are in `fewjoule.energy.presets`.
+    Named devices with published numbers are in `fewjoule.energy.presets`. `clock_hz` is that at which the watts were
+    measured, where one clock drives all of the chip.
     """
 
     watts: Positive
     flops_per_second: Positive
     cores: PositiveInt = 1
+    clock_hz: Positive | None = None
     name: str = "device"
 
     @property

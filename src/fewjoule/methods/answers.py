@@ -30,14 +30,16 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fewjoule.codecs.uniform import BITS, Uniform
 from fewjoule.errors import Count, InputError, Positive, count_or_none, is_whole
 from fewjoule.methods.average import random_start
-from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, Turn, factory, own_model_kept
+from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, Turn, factory, own_model_kept, shared_key
+from fewjoule.models.c_source import Asked, Image, check_size
 from fewjoule.models.model import Model
-from fewjoule.tasks.questions import read_questions
+from fewjoule.tasks.questions import image_tables, read_questions
 from fewjoule.tasks.samples import AgentData, Samples
 from fewjoule.training.descent import Loss, descend, optimiser
 from fewjoule.training.smoothing import smoothed
@@ -155,6 +157,27 @@ def invented(
         "meta_learning_rate": meta_learning_rate,
     }  # fmt: skip
     return replace(random_start(), name="invented", learn=learn)
+
+
+def asked_of(model: Model, method: Method, seed: int) -> Asked:
+    """What a device needs to be an agent of this method, as C: the questions of this seed and how they are answered.
+
+    Random images are drawn on the device, from the few random numbers that they are made of.
+    """
+    settings, shape, key = dict(method.settings), _input_shape(model), _question_key(shared_key(seed))
+    asked, codec = read_questions(settings["questions"], settings["number"]), Uniform(settings["bits"])
+
+    def tables(key: Array) -> dict[str, Array]:
+        return image_tables(asked, key) if asked.sides else {"questions": asked.draw(key, shape)}
+
+    jax.eval_shape(lambda key: asked.draw(key, shape), key)  # refuses questions that the model does not take
+    check_size("numbers in its questions", sum(table.size for table in jax.eval_shape(tables, key).values()))
+    outputs = model.architecture.layers[-1].outputs
+    classes = settings["classes"] if model.loss_name == "cross_entropy" else None
+    told = asked.number * (outputs if classes is None else min(classes, outputs))
+    image = Image(asked.kind, asked.sides) if asked.sides else None
+    written = {name: np.asarray(table) for name, table in jax.jit(tables)(key).items()}
+    return Asked(asked.number, written, codec.bits, classes, codec.most_bytes(told), image)
 
 
 def reptile_over(

@@ -25,6 +25,7 @@ import numpy as np
 from jax import Array
 
 from fewjoule.errors import LARGEST_COUNT, InputError, check_settings, not_negative, positive
+from fewjoule.randomness import key_for
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss
 
@@ -50,6 +51,11 @@ class Broadcast(NamedTuple):
     packed: Any = None  # what a codec makes of the model; None where float32 is sent
     size_bytes: Any = None  # of the coded model on the air; None where float32 is sent
     shared: Any = None  # a random key that is the same for the server and all agents; set where an agent is called
+
+
+def shared_key(seed: int | Array) -> Array:
+    """The key that both ends have from the seed: `Broadcast.shared`."""
+    return key_for(seed, "questions")
 
 
 class Everyone(NamedTuple):

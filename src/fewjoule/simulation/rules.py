@@ -12,7 +12,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fewjoule.errors import InputError
-from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, share_cut
+from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, share_cut, shared_key
 from fewjoule.models.model import Model
 from fewjoule.randomness import key_for
 
@@ -36,13 +36,13 @@ def own_model(method: Method, model: Model, vector: Array) -> Any:
 
 def told(broadcast: Broadcast, seed: Any) -> Broadcast:
     """A broadcast as an agent uses it: what was sent, and what both ends have from the seed."""
-    return Broadcast(broadcast.model, broadcast.scalars, shared=key_for(seed, "questions"))
+    return Broadcast(broadcast.model, broadcast.scalars, shared=shared_key(seed))
 
 
 def learned(method: Method, model: Model, start: Array, messages: Any, seed: Any) -> Array:
     """The meta-model of a method whose server learns by itself."""
     assert method.learn is not None
-    return method.learn(model, start, messages, key_for(seed, "questions"))
+    return method.learn(model, start, messages, shared_key(seed))
 
 
 def needs_one_architecture(method: Method) -> bool:

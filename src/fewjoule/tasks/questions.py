@@ -103,15 +103,38 @@ def images(kind: str, key: Array, number: int, sides: tuple[int, ...]) -> Array:
     Noise is smooth bright shapes on a dark ground. Strokes are the contour lines at 0 of smooth noise, which look like
     those of a pen, within a circle: what is drawn stands in the middle of its image.
     """
-    coarse = tuple(min(side, COARSE_SIDES[kind]) for side in sides[:2])
-    fine = jax.image.resize(jax.random.normal(key, (number, *coarse, *sides[2:])), (number, *sides), "cubic")
+    fine = jax.image.resize(coarse_noise(kind, key, number, sides), (number, *sides), "cubic")
     fine = fine / jnp.maximum(fine.std(axis=(1, 2), keepdims=True), 1e-6)
     if kind == "noise":
         return jax.nn.sigmoid(3 * (fine - 0.8)).reshape(number, -1)
     lines = jnp.clip(1.5 * (1 - jnp.abs(fine) / LINE_WIDTH), 0, 1)
+    return (lines * inside_of(sides).reshape(*sides[:2], *([1] * (len(sides) - 2)))).reshape(number, -1)
+
+
+def coarse_noise(kind: str, key: Array, number: int, sides: tuple[int, ...]) -> Array:
+    """The few random numbers [number, rows, columns, ...] that images are interpolated from."""
+    coarse = tuple(min(side, COARSE_SIDES[kind]) for side in sides[:2])
+    return jax.random.normal(key, (number, *coarse, *sides[2:]))
+
+
+def image_tables(asked: Questions, key: Array) -> dict[str, Array]:
+    """What a device draws images from: their coarse noise, and the matrices that enlarge it, rows @ coarse @ columns.T.
+
+    Of strokes also how much of each pixel they may fill.
+    """
+    coarse = coarse_noise(asked.kind, key, asked.number, asked.sides)
+    rows, columns = (
+        jax.image.resize(jnp.eye(few), (side, few), "cubic")
+        for few, side in zip(coarse.shape[1:3], asked.sides, strict=False)
+    )
+    inside = {"inside": inside_of(asked.sides)} if asked.kind == "strokes" else {}
+    return {"coarse_noise": coarse, "row_shares": rows, "column_shares": columns, **inside}
+
+
+def inside_of(sides: tuple[int, ...]) -> Array:
+    """How much of each pixel [rows, columns] strokes may fill: 1 in the middle, 0 in the corners."""
     rows, columns = (jnp.linspace(-1, 1, side) for side in sides[:2])
-    inside = jax.nn.sigmoid((0.8 - jnp.hypot(rows[:, None], columns)) * sides[0] / 2)
-    return (lines * inside.reshape(*sides[:2], *([1] * (len(sides) - 2)))).reshape(number, -1)
+    return jax.nn.sigmoid((0.8 - jnp.hypot(rows[:, None], columns)) * sides[0] / 2)
 
 
 def _own(value: tuple[Any, ...]) -> Questions:
