@@ -73,13 +73,21 @@ def mean_over(each: Array, here: Array | None, weights: Array | None = None) -> 
     """
     if weights is None and here is None:
         return each.mean(0)
-    counts = jnp.ones(len(each)) if weights is None else weights
+    total, weight = sum_over(each, here, weights)
+    return total / jnp.maximum(weight, 1)
+
+
+def sum_over(each: Any, here: Array | None, weights: Array | None = None) -> tuple[Any, Array]:
+    """Sums over those that are `here`, of a pytree of [agents, ...], each times its weight; and of the weights."""
+    counts = jnp.ones(len(jax.tree.leaves(each)[0])) if weights is None else weights
     counts = counts if here is None else jnp.where(here, counts, 0)
-    shape = (-1,) + (1,) * (each.ndim - 1)
-    kept = jnp.where(counts.reshape(shape) > 0, each, 0)
-    if weights is not None:
-        kept = kept * counts.reshape(shape)
-    return kept.sum(0) / jnp.maximum(counts.sum(), 1)
+
+    def total(values: Array) -> Array:
+        by_agent = counts.reshape((-1,) + (1,) * (values.ndim - 1))
+        kept = jnp.where(by_agent > 0, values, 0)
+        return (kept if weights is None else kept * by_agent).sum(0)
+
+    return jax.tree.map(total, each), counts.sum()
 
 
 def combine(messages: Any, weights: Array | None = None, present: Array | None = None, how: str = "mean") -> Any:

@@ -19,6 +19,7 @@ from fewjoule.methods.method import Method
 from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
 from fewjoule.randomness import agent_ids
 from fewjoule.simulation import rules
+from fewjoule.simulation.cohort import How
 from fewjoule.simulation.learning import Learning
 from fewjoule.simulation.rounds import rounds_program
 from fewjoule.simulation.run import Run
@@ -66,12 +67,13 @@ class Simulation:
         diverged_at: float = rules.DIVERGED_AT, keep_paths: bool | Sequence[int] = False, one_by_one: bool = False,
     ) -> None:  # fmt: skip
         seeds = seed_list(seed, agents)
-        present, availability = _checked_presence(method, agents, participation, availability)
+        present, cohorts = _checked_presence(method, agents, participation, availability)
         check_fit(model, agents)
         owners, models = _checked_models(method, model, agents, local, len(seeds))
         kept = _kept_rounds(method, keep_paths)
-        static = (method, model, owners, agents.seeds is not None, present, kept, one_by_one)
-        arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
+        how = How(in_turn=one_by_one, alone=one_by_one, apart=owners is not None)
+        static = (method, model, owners, agents.seeds is not None, present, kept, how)
+        arrays = (agents.data, agent_ids(agents.names), models, cohorts, seeds)
         self._program = Program(rounds_program, static, arrays)
         self._learning = None if method.learn is None else Learning(method, model, agents, seeds)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
@@ -118,7 +120,8 @@ def _kept_rounds(method: Method, keep_paths: bool | Sequence[int]) -> tuple[int,
 def _checked_presence(
     method: Method, agents: Agents, participation: float, availability: Any
 ) -> tuple[int | None, Array | None]:
-    """How many agents a round draws (None for all), and who is there when (None where nobody said)."""
+    """How many agents a round draws (None for all), and the positions of those who are there in each round (None where
+    nobody said), [rounds, the most of a round], with fillers after the last."""
     if not 0 < participation <= 1:
         raise InputError(f"participation must be above 0 and at most 1, got {participation}.")
     if availability is not None:
@@ -136,13 +139,21 @@ def _checked_presence(
         )
     present = None if participation == 1.0 else max(1, round(participation * len(agents)))
     rules.check_agents(method, present or len(agents))
-    return present, availability
+    return present, None if availability is None else _positions(availability)
+
+
+def _positions(availability: np.ndarray[Any, Any]) -> Array:
+    rounds, agents = availability.shape
+    cohorts = np.full((rounds, max(1, availability.sum(1).max(initial=0))), agents, np.int32)
+    for row, there in zip(cohorts, availability, strict=True):
+        row[: there.sum()] = np.flatnonzero(there)
+    return jnp.asarray(cohorts)
 
 
 def _checked_models(
     method: Method, model: Model, agents: Agents, local: LocalModels | Array | Sequence[OwnModel] | None, seeds: int
 ) -> tuple[tuple[Model, ...] | None, Any]:
-    """The local models as [seeds, agents, d], zeros where the method does not ask for them; or, where each has an
+    """The local models as [seeds, agents, d], None where the method does not ask for them; or, where each has an
     architecture of its own, those and a tuple of [seeds, d]."""
     if method.needs_validation and not np.asarray(agents.data.validation.mask).any(-1).all():
         raise InputError(f"{method.name} needs validation samples of every agent; give make_agents(validation=...).")
@@ -151,7 +162,7 @@ def _checked_models(
             bound = method.needs_local or method.name in ("average", "local", "meta_backward")
             cure = "pass local=train_locally(model, agents)" + ("." if bound else ", or set start='random'.")
             raise InputError(f"{method.name} starts from the agents' own models; {cure}")
-        return None, jnp.zeros((seeds, len(agents), model.size))
+        return None, None
     if isinstance(local, Sequence):
         return _own_models(method, model, agents, local, seeds)
     models = np.asarray(local.models if isinstance(local, LocalModels) else local, np.float32)
