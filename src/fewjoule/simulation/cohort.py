@@ -1,7 +1,7 @@
-"""One round of those who take part, from the broadcast that opens it to the next one; and how agents are gone over.
+"""One round of those who take part, from the broadcast that opens it to the next one.
 
 The agents of a round are rows: all agents, or a cohort gathered from them, with fillers at the end where cohorts differ
-in size. The rows are computed at once, one after another, or in chunks that bound the memory.
+in size. The rows are computed at once, one after another, or in groups that bound the memory.
 """
 
 from collections.abc import Callable
@@ -15,37 +15,9 @@ from jax import Array
 from fewjoule.methods.method import Broadcast, Method
 from fewjoule.models.model import Model
 from fewjoule.simulation import rules
+from fewjoule.simulation.how import How
 from fewjoule.simulation.run import Trace
 from fewjoule.tasks.samples import AgentData
-
-
-class How(NamedTuple):
-    """How agents are gone over. All ways give the same numbers but for the order of sums."""
-
-    in_turn: bool = False  # one after another, not all at once
-    alone: bool = False  # each compiled as it would be alone, which gives the bits of a federation
-    apart: bool = False  # the agents' models differ in shape: each has a program of its own
-    chunk: int | None = None  # agents computed at once; None for all
-    sums: bool = False  # chunks keep sums of their messages, so that memory does not grow with the agents
-
-    def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of every row of its arrays, stacked."""
-        if not self.in_turn and self.chunk is None:
-            return jax.vmap(function)
-        size = None if self.in_turn else self.chunk
-        return lambda *arrays: jax.lax.map(lambda row: function(*row), arrays, batch_size=size)
-
-    def by_itself(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function; with `alone`, rounding as it does when it is compiled alone: the body of a loop is never merged
-        with what stands around it. A loop of one turn would be taken apart, so it has two."""
-        if not self.alone:
-            return function
-
-        def first_of_two(*arrays: Any) -> Any:
-            twice = jax.tree.map(lambda a: jnp.stack([a, a]), arrays)
-            return jax.tree.map(lambda a: a[0], self.each(function)(*twice))
-
-        return first_of_two
 
 
 class Rows(NamedTuple):
@@ -65,9 +37,19 @@ class Round(NamedTuple):
     broadcast: Broadcast
     states: Any
     said: Any  # what the server got of the messages, where the method learns from it
-    models: Array | None  # [rows, d], the agents' own; None where chunks keep sums
+    models: Array | None  # [rows, d], the agents' own; None where groups keep sums
     trace: Trace
     size_bytes: tuple[Array, Array]  # [rows] sent and received
+
+
+class Sums(NamedTuple):
+    """Of those who were there: all that the server needs of them where it takes a mean."""
+
+    messages: Any  # each times its weight
+    weight: Array
+    loss: Array
+    active: Array
+    present: Array
 
 
 def one_round(
@@ -78,10 +60,8 @@ def one_round(
     the rows', for methods with combine="all"."""
     heard = rules.told(broadcast, seed)
     if how.sums:
-        states, (total, weight), traced, up = _in_chunks(method, model, how, heard, rows)
-        (loss, active), count = traced
-        loss, active, spread = loss / jnp.maximum(count, 1), active / jnp.maximum(count, 1), jnp.full((), jnp.nan)
-        after = method.server(server, jax.tree.map(lambda t: t / jnp.maximum(weight, 1), total))
+        states, up, sums = _in_groups(method, model, how, heard, rows)
+        after, trace = concluded(method, server, broadcast, sums)
         said = models = None
     else:
         states, messages, info = _turns(method, model, how, heard, rows)
@@ -90,19 +70,42 @@ def one_round(
         after = how.by_itself(partial(rules.server_step, method))(server, sent, rows.weights, senders)
         said = None if method.learn is None else rules.combine(sent, rows.weights, senders, method.combine)
         over_present = partial(rules.mean_over, here=rows.here)
-        loss, active, count, models = over_present(info.loss), over_present(info.active), there.sum(), info.model
+        up, models = rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info), info.model
         spread = (jnp.linalg.norm(models - over_present(models), axis=-1) * there).max()
-        up = rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info)
-    if rows.here is not None:
-        after = jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), after, (server, broadcast))
-        states = states if how.apart else _where(rows.here, states, rows.states)
-    radius = broadcast.scalars if isinstance(broadcast.scalars, jax.Array) else jnp.full((), jnp.nan)
-    nobody = jnp.where(count > 0, 0, jnp.nan)
-    moved = jnp.linalg.norm(after[1].model - broadcast.model)
-    trace = Trace(loss + nobody, spread + nobody, moved, radius, active + nobody, count)
+        states = states if how.apart or rows.here is None else _where(rows.here, states, rows.states)
+        traced = over_present(info.loss), spread, over_present(info.active), there.sum()
+        after, trace = _unless_nobody(server, broadcast, after, rows.here is not None, *traced)
     here = jnp.ones(len(rows.keys), jnp.int32) if rows.here is None else rows.here.astype(jnp.int32)
     down = rules.broadcast_bytes(method, broadcast, first)
     return Round(*after, states, said, models, trace, (up * here, down * here))
+
+
+def summed(method: Method, model: Model, how: How, broadcast: Broadcast, rows: Rows) -> tuple[Any, Array, Sums]:
+    """States, bytes [rows] and sums of the rows' part of a round, from the broadcast as they use it."""
+    states, messages, info = _turns(method, model, how, broadcast, rows)
+    up = jnp.broadcast_to(rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info), rows.keys.shape)
+    (loss, active), count = rules.sum_over((info.loss, info.active), rows.here)
+    states = states if rows.here is None else _where(rows.here, states, rows.states)
+    return states, up, Sums(*rules.sum_over(messages, rows.here, rows.weights), loss, active, count)
+
+
+def concluded(method: Method, server: Any, broadcast: Broadcast, sums: Sums) -> tuple[tuple[Any, Broadcast], Trace]:
+    """The server's part of a round from sums alone, and the trace; its spread would need every agent's model."""
+    after = method.server(server, jax.tree.map(lambda total: total / jnp.maximum(sums.weight, 1), sums.messages))
+    loss, active = (total / jnp.maximum(sums.present, 1) for total in (sums.loss, sums.active))
+    return _unless_nobody(server, broadcast, after, True, loss, jnp.full((), jnp.nan), active, sums.present)
+
+
+def _unless_nobody(
+    server: Any, broadcast: Broadcast, after: Any, may_be_empty: bool, loss: Array, spread: Array, active: Array,
+    count: Array,
+) -> tuple[tuple[Any, Broadcast], Trace]:  # fmt: skip
+    """Server and broadcast after a round, unchanged where nobody was there, and the round's trace."""
+    if may_be_empty:
+        after = jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), after, (server, broadcast))
+    radius = broadcast.scalars if isinstance(broadcast.scalars, jax.Array) else jnp.full((), jnp.nan)
+    nobody, moved = jnp.where(count > 0, 0, jnp.nan), jnp.linalg.norm(after[1].model - broadcast.model)
+    return after, Trace(loss + nobody, spread + nobody, moved, radius, active + nobody, count)
 
 
 def _turns(method: Method, model: Model, how: How, broadcast: Broadcast, rows: Rows) -> Any:
@@ -119,36 +122,33 @@ def _turns(method: Method, model: Model, how: How, broadcast: Broadcast, rows: R
     return (tuple(state for state, *_ in all_turns), *stacked)
 
 
-def _in_chunks(method: Method, model: Model, how: How, broadcast: Broadcast, rows: Rows) -> Any:
-    """States, the sums of messages and of their weights, those of (loss, active) and who was there, and bytes [rows].
+def _in_groups(method: Method, model: Model, how: How, broadcast: Broadcast, rows: Rows) -> tuple[Any, Array, Sums]:
+    """States, bytes [rows] and sums of all rows, group by group.
 
-    Chunks are equally long. The last one may begin among the rows of the one before it, which then count as absent.
+    Groups are equally long. The last one may begin among the rows of the one before it, which then count as absent.
     """
-    count, size = len(rows.keys), min(how.chunk or 1, len(rows.keys))
-    alike = how._replace(chunk=None)
+    count, size = len(rows.keys), min(how.group or 1, len(rows.keys))
 
-    def chunk(number: Array, kept: tuple[Any, Array]) -> tuple[Any, Any]:
+    def cut(tree: Any, start: Array) -> Any:
+        return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), tree)
+
+    def group(number: Array, kept: Any) -> tuple[Any, Sums]:
         start = jnp.minimum(number * size, count - size)
-        states, bytes_before = (jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), k) for k in kept)
-        part: Rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), rows._replace(states=None))
+        (states, before), part = cut(kept, start), cut(rows._replace(states=None), start)
         fresh = start + jnp.arange(size) >= number * size
-        fresh = fresh if part.here is None else fresh & part.here
-        new, messages, info = _turns(method, model, alike, broadcast, part._replace(states=states))
-        up = jnp.broadcast_to(rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info), (size,))
-        new, up = _where(fresh, (new, up), (states, bytes_before))
-        kept = jax.tree.map(lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), kept, (new, up))
-        traced = jax.tree.map(lambda a: rules.sum_over(a, fresh)[0], (info.loss, info.active))
-        return kept, (rules.sum_over(messages, fresh, part.weights), (traced, fresh.sum().astype(jnp.float32)))
+        part = part._replace(states=states, here=fresh if part.here is None else fresh & part.here)
+        states, up, sums = summed(method, model, how._replace(group=None), broadcast, part)
+        new = (states, jnp.where(part.here, up, before))
+        return jax.tree.map(lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), kept, new), sums
 
-    def go(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        kept, sums = chunk(number, carry[0])
+    def go(number: Array, carry: tuple[Any, Sums]) -> tuple[Any, Sums]:
+        kept, sums = group(number, carry[0])
         return kept, jax.tree.map(jnp.add, carry[1], sums)
 
     kept = (rows.states, jnp.zeros(count, jnp.int32))
-    _, sums = jax.eval_shape(chunk, jnp.zeros((), jnp.int32), kept)
-    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), sums)
-    (states, up), (messages, traced) = jax.lax.fori_loop(0, -(-count // size), go, (kept, nothing))
-    return states, messages, traced, up
+    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(group, jnp.zeros((), int), kept)[1])
+    (states, up), sums = jax.lax.fori_loop(0, -(-count // size), go, (kept, nothing))
+    return states, up, sums
 
 
 def _where(here: Array, new: Any, old: Any) -> Any:

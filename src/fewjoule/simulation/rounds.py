@@ -17,7 +17,8 @@ from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
 from fewjoule.randomness import key_for, round_key
 from fewjoule.simulation import rules
-from fewjoule.simulation.cohort import How, Rows, one_round
+from fewjoule.simulation.cohort import Rows, one_round
+from fewjoule.simulation.how import How
 from fewjoule.tasks.samples import AgentData
 
 SEEDS = "seeds"
@@ -45,7 +46,7 @@ def rounds_program(
     def one_seed(seed: Array, data: AgentData, models: Any) -> tuple[dict[str, Any], Any]:
         if owners is None:
             own = jnp.zeros((len(ids), model.size)) if models is None else models
-            received, states, first_up = _first_upload(method, model, own, ids, seed, each)
+            received, states, first_up = first_upload(method, model, own, ids, seed, each)
         else:
             received, first_up = None, jnp.full(len(ids), rules.weight_bytes(method), jnp.int32)
             pairs = zip(owners, models, strict=True)
@@ -163,7 +164,7 @@ def _round_keys(root: Array, rounds: int, ids: Array, who: Array | None) -> Arra
     return jax.vmap(of_round, (0, None if who is None else 0))(jnp.arange(rounds), _gathered(ids, who))
 
 
-def _first_upload(
+def first_upload(
     method: Method, model: Model, models: Array, ids: Array, seed: Array, each: Callable[..., Any]
 ) -> tuple[Array, Any, Array]:
     """The local models as the server receives them, the agents' states, and bytes per agent."""

@@ -19,7 +19,7 @@ from fewjoule.methods.method import Method
 from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
 from fewjoule.randomness import agent_ids
 from fewjoule.simulation import rules
-from fewjoule.simulation.cohort import How
+from fewjoule.simulation.how import How, how_to_go
 from fewjoule.simulation.learning import Learning
 from fewjoule.simulation.rounds import rounds_program
 from fewjoule.simulation.run import Run
@@ -71,7 +71,10 @@ class Simulation:
         check_fit(model, agents)
         owners, models = _checked_models(method, model, agents, local, len(seeds))
         kept = _kept_rounds(method, keep_paths)
-        how = How(in_turn=one_by_one, alone=one_by_one, apart=owners is not None)
+        how = How(alone=one_by_one, apart=owners is not None)
+        if not (how.alone or how.apart):
+            rows = present or (len(agents) if cohorts is None else cohorts.shape[1])
+            how = how_to_go(method, model, data_of(agents), rows, len(seeds), kept is not None)
         static = (method, model, owners, agents.seeds is not None, present, kept, how)
         arrays = (agents.data, agent_ids(agents.names), models, cohorts, seeds)
         self._program = Program(rounds_program, static, arrays)
