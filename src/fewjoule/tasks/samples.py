@@ -120,7 +120,7 @@ def stack(
     checked = []
     for (x, y), label in zip(pairs, called, strict=True):
         x, y = check_pair(label, x, y, may_be_empty=may_be_empty)
-        checked.append((x, _check_classes(label, y)))
+        checked.append((x, check_classes(label, y)))
     for thing, described in (
         ("input shape", [f"{x.shape[1:]}" for x, _ in checked]),
         ("kind of target", [f"{y.dtype}{list(y.shape[1:])}" for _, y in checked]),
@@ -211,7 +211,7 @@ def _words(label: str, name: str, y: np.ndarray) -> np.ndarray:
     return y.astype(object)
 
 
-def _check_classes(label: str, y: np.ndarray) -> np.ndarray:
+def check_classes(label: str, y: np.ndarray) -> np.ndarray:
     if y.dtype.kind == "f":
         return y
     if y.ndim != 1:
