@@ -190,8 +190,63 @@ def all_agents(quick: bool) -> None:
     show("all present: ten times the agents", "8 to 12", large["seconds"] / small["seconds"], notes)
 
 
+class Stages:
+    """Progress of a study that notes the clock, this process's seconds and those of its busiest thread, by stage."""
+
+    def __init__(self) -> None:
+        self._name, self._before, self.took = "", (0.0, 0.0, {}), {}
+
+    def line(self, text: str) -> None: ...
+
+    def advance(self, work: float) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def stage(self, name: str, work: float) -> None:
+        now = (time.perf_counter(), time.process_time(), self._threads())
+        if self._name:
+            most = max(seconds - self._before[2].get(thread, 0.0) for thread, seconds in now[2].items())
+            self.took[self._name] = (now[0] - self._before[0], now[1] - self._before[1], most)
+        self._name, self._before = name, now
+
+    def _threads(self) -> dict[str, float]:
+        """Seconds of every thread of this process (Linux)."""
+        seconds = {}
+        for path in Path("/proc/self/task").glob("*/stat"):
+            fields = path.read_text().rpartition(")")[2].split()
+            seconds[path.parent.name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return seconds
+
+
+def study_methods(name: str, cores: int) -> dict[str, float]:
+    """The methods of a study on so many cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    from fewjoule.studies.parts import new_folder
+    from fewjoule.studies.prepare import prepare
+    from fewjoule.studies.run import run_study
+    from fewjoule.studies.settings import load_study
+    from fewjoule.training.mesh import use_all_cores
+
+    use_all_cores()
+    prepared, stages = prepare(load_study(name)), Stages()
+    with tempfile.TemporaryDirectory() as place:
+        run_study(prepared, new_folder(prepared.study, str(Path(place) / "run")), stages)
+    clock, process, busiest = stages.took["methods"]
+    return {"seconds": clock, "cpu": process, "busiest": busiest}
+
+
+def cores(quick: bool) -> None:
+    every = len(os.sched_getaffinity(0))
+    one, many = (in_a_process("study_methods", "sinusoid", n, flags="") for n in (1, every))
+    notes = f"{one['seconds']:.1f} and {many['seconds']:.1f} s on the clock; busiest threads "
+    notes += f"{one['busiest']:.1f} and {many['busiest']:.1f} s, all {one['cpu']:.1f} and {many['cpu']:.1f} s"
+    what = f"methods of the sinusoid study: one core over {every}"
+    show(what, "at least 1.7", one["seconds"] / many["seconds"], notes)
+
+
 JOBS: dict[str, Callable[[bool], None]] = {
     "cohort": cohort, "million": million, "stateful": stateful, "all": all_agents,
+    "cores": cores,
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Federated meta-learning that counts its energy."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fewjoule' has no attribute {name!r}")
     room, _, called = HOMES[name].rpartition(".")
     home = import_module(f"fewjoule.{room}")
+    if "jax" in sys.modules:
+        import_module("fewjoule.training.mesh").use_all_cores()  # before JAX first computes
     found = getattr(home, called) if hasattr(home, called) else import_module(f"fewjoule.{room}.{called}")
     globals()[name] = found
     return found

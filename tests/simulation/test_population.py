@@ -7,7 +7,7 @@ import pytest
 
 import fewjoule as fj
 from fewjoule.simulation.population import ahead, drawn
-from fewjoule.tasks.population import MappedRows
+from fewjoule.tasks.population import DiskRows
 
 SIZES = (8, 3, 7, 8, 6, 4, 10, 5, 4)
 METHODS = {  # nothing kept, own models kept, what a codec lost kept
@@ -98,12 +98,28 @@ def test_cohorts_are_drawn_without_replacement_and_evenly():
     assert drawn(0, 0, 4, 4).tolist() == [0, 1, 2, 3]
 
 
-def test_rows_survive_that_their_pages_are_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(MappedRows, "RELEASE_BYTES", 1)
-    rows = MappedRows.created(tmp_path / "rows.npy", (50, 3), np.float32)
-    rows.write(np.array([4, 40]), np.array([[1, 2, 3], [4, 5, 6]], np.float32))
-    np.testing.assert_array_equal(rows.read(np.array([40, 4, 0])), [[4, 5, 6], [1, 2, 3], [0, 0, 0]])
-    np.testing.assert_array_equal(MappedRows.opened(tmp_path / "rows.npy").rows[40], [4, 5, 6])
+def test_rows_are_written_in_place(tmp_path):
+    rows = DiskRows.created(tmp_path / "rows.npy", (50_000, 3), np.float32)
+    rows.write(np.array([4, 40_000]), np.array([[1, 2, 3], [4, 5, 6]], np.float32))
+    np.testing.assert_array_equal(rows.read(np.array([40_000, 4, 0]))[:, 0], [[4, 5, 6], [1, 2, 3], [0, 0, 0]])
+    np.testing.assert_array_equal(np.load(tmp_path / "rows.npy")[40_000], [4, 5, 6])
+    assert (tmp_path / "rows.npy").stat().st_blocks * 512 < 50_000  # nothing is stored of those never written
+    np.testing.assert_array_equal(DiskRows(tmp_path / "rows.npy").read(np.array([49_999]), 2), np.zeros((1, 2, 3)))
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00v\x00{"])
+def test_files_that_are_no_rows_are_refused(content, tmp_path):
+    (tmp_path / "rows.npy").write_bytes(content)
+    with pytest.raises(fj.InputError, match=r"rows\.npy cannot be read as rows of numbers"):
+        DiskRows(tmp_path / "rows.npy")
+    np.save(tmp_path / "rows.npy", np.ones((4, 2)))
+    with open(tmp_path / "rows.npy", "r+b") as file:
+        file.truncate(150)
+    with pytest.raises(fj.InputError, match="write it again"):
+        DiskRows(tmp_path / "rows.npy")
+    np.save(tmp_path / "rows.npy", np.array([{}, {}]), allow_pickle=True)
+    with pytest.raises(fj.InputError, match="write it again"):
+        DiskRows(tmp_path / "rows.npy")
 
 
 def test_what_fails_while_reading_ahead_is_heard():
@@ -139,7 +155,7 @@ def test_wrong_populations_are_refused_before_anything_is_written(tmp_path, mode
         ({"method": fj.fedavg(combine="median")}, "combine='median' needs all messages at once"),
         ({"method": fj.maml(start="random")}, "maml needs validation samples"),
         ({"method": fj.fedavg()}, "give local, or set start='random'"),
-        ({"method": fj.fedavg(), "local": np.zeros((3, 2))}, r"\[agents, weights\] = \[9, 53\], got \[3, 2\]"),
+        ({"method": fj.fedavg(), "local": here / "x.npy"}, r"\[agents, weights\] = \[9, 53\], got float32 \[2, 1\]"),
     ):
         with pytest.raises(fj.InputError, match=words):
             fj.simulate_population(settings.pop("method"), model, nine, **settings)

@@ -28,7 +28,7 @@ from fewjoule.simulation.how import How, at_once
 from fewjoule.simulation.population_run import PopulationRun
 from fewjoule.simulation.rounds import first_upload
 from fewjoule.simulation.work import shapes
-from fewjoule.tasks.population import MappedRows, Population, ids_of
+from fewjoule.tasks.population import DiskRows, Population, ids_of
 from fewjoule.tasks.samples import AgentData
 
 Numbers = np.ndarray[Any, Any]
@@ -40,7 +40,7 @@ def simulate_population(
     method: Method,
     model: Model,
     population: Population,
-    local: Any = None,
+    local: str | Path | None = None,
     *,
     cohort: int | None = None,
     seed: int = 0,
@@ -50,13 +50,11 @@ def simulate_population(
 ) -> PopulationRun:
     """Run a method over its rounds with `cohort` agents in each, drawn afresh; None for all.
 
-    `local` are the agents' own models [agents, d], as an array or an .npy file. `states` is a folder for what agents
+    `local` is an .npy file of the agents' own models [agents, d] in float32. `states` is a folder for what agents
     keep between rounds; a temporary one where not given. `told` is handed the share of the rounds done.
     """
     (seed,) = seeds_of(seed)
-    models = MappedRows.opened(Path(local)) if isinstance(local, str | Path) else None
-    if local is not None and models is None:
-        models = MappedRows(np.asanyarray(local))
+    models = None if local is None else DiskRows(Path(local))
     _check(method, model, population, models, cohort)
     with TemporaryDirectory(prefix="fewjoule-states-") as temporary:
         place = Path(temporary if states is None else states)
@@ -78,7 +76,7 @@ class _Running:
     """A run with its files."""
 
     def __init__(
-        self, method: Method, model: Model, population: Population, local: MappedRows | None, cohort: int, seed: int,
+        self, method: Method, model: Model, population: Population, local: DiskRows | None, cohort: int, seed: int,
         place: Path,
     ) -> None:  # fmt: skip
         self._method, self._model, self._population, self._local = method, model, population, local
@@ -88,7 +86,7 @@ class _Running:
         most = at_once(method, model, data, seeds=1)
         parts = 1 if len(population.buckets) == 1 else 2 * len(population.buckets)
         self._rows = min(most, -(-cohort // parts))
-        self._kept: list[MappedRows] = []  # states, one file for each leaf
+        self._kept: list[DiskRows] = []  # states, one file for each leaf
         self._seen = np.zeros(len(population), bool)
 
     def run(self, diverged_at: float, told: Callable[[float], None]) -> PopulationRun:
@@ -146,7 +144,7 @@ class _Running:
                 real = own[at : at + self._rows]
                 filled = np.concatenate([real, np.repeat(real[:1], self._rows - len(real))])
                 here = np.arange(self._rows) < len(real)
-                own_models = None if self._local is None or not models else self._local.read(filled)
+                own_models = None if self._local is None or not models else self._local.read(filled)[:, 0]
                 yield _Block(real, own_models, ids_of(filled), self._population.data(filled, size), here)
 
     def _everybody(self, *, models: bool) -> Iterator[_Block]:
@@ -205,13 +203,13 @@ class _Running:
         if len(seen):
             leaves = [np.array(leaf) for leaf in leaves]
             for leaf, kept in zip(leaves, self._kept, strict=True):
-                leaf[seen] = kept.read(block.who[seen])
+                leaf[seen] = kept.read(block.who[seen])[:, 0]
         return jax.tree.unflatten(tree, leaves)
 
     def _keep(self, block: _Block, states: Any) -> None:
         for i, leaf in enumerate(jax.tree.leaves(states) if not self._kept else ()):
             shape, path = (len(self._population), *leaf.shape[1:]), self._place / f"states-{i}.npy"
-            self._kept.append(MappedRows.created(path, shape, leaf.dtype))
+            self._kept.append(DiskRows.created(path, shape, leaf.dtype))
         for kept, leaf in zip(self._kept, jax.tree.leaves(states), strict=True):
             kept.write(block.who, np.asarray(leaf)[: len(block.who)])
         self._seen[block.who] = True
@@ -291,7 +289,7 @@ def _shapes(population: Population) -> AgentData:
     return jax.eval_shape(lambda tree: jax.tree.map(lambda a: a[0], tree), data)
 
 
-def _check(method: Method, model: Model, population: Population, local: MappedRows | None, cohort: int | None) -> None:
+def _check(method: Method, model: Model, population: Population, local: DiskRows | None, cohort: int | None) -> None:
     if cohort is not None:
         positive_int("cohort", cohort)
     if cohort is not None and cohort > len(population):
@@ -310,8 +308,8 @@ def _check(method: Method, model: Model, population: Population, local: MappedRo
             raise InputError(f"{reason}, which a population on disk does not have; use simulate.")
     if local is None and rules.uses_local(method):
         raise InputError(f"{method.name} starts from the agents' own models; give local, or set start='random'.")
-    if local is not None and local.rows.shape != (len(population), model.size):
+    if local is not None and (local.shape != (len(population), model.size) or local.dtype != np.float32):
         raise InputError(
-            f"local models must have shape [agents, weights] = [{len(population)}, {model.size}], got "
-            f"{list(local.rows.shape)}."
+            f"local models must be float32 with shape [agents, weights] = [{len(population)}, {model.size}], got "
+            f"{local.dtype} {list(local.shape)}."
         )

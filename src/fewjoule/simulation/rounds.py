@@ -1,5 +1,5 @@
-"""The compiled program of a simulated run: all rounds under `scan`, all seeds at once, in each round those who take
-part.
+"""The compiled program of a simulated run: all rounds under `scan`, all seeds at once on all devices, in each round
+those who take part.
 
 From agents' data and models, checked by `simulate`, to meta-models, traces and bytes.
 """
@@ -20,6 +20,7 @@ from fewjoule.simulation import rules
 from fewjoule.simulation.cohort import Rows, one_round
 from fewjoule.simulation.how import How
 from fewjoule.tasks.samples import AgentData
+from fewjoule.training.mesh import over_devices
 
 SEEDS = "seeds"
 """The axis that all seeds run along at once."""
@@ -121,8 +122,14 @@ def rounds_program(
         out, paths = each(one_seed)(seeds, own_data, models)
         paths = jax.tree.map(lambda path: path[0], paths)
     else:
-        over_seeds = jax.vmap(one_seed, (0, 0 if per_seed else None, 0), (0, None), axis_name=SEEDS)
-        out, paths = over_seeds(seeds, data, models)
+        at_once = jax.vmap(one_seed, (0, 0 if per_seed else None, 0), (0, None), axis_name=SEEDS)
+
+        def of_some(seeds: Array, data: AgentData, models: Any) -> tuple[Any, Any]:
+            out, paths = at_once(seeds, data, models)
+            return out, jax.tree.map(lambda path: jnp.repeat(path[None], len(seeds), 0), paths)
+
+        out, paths = over_devices(of_some, len(seeds), (True, per_seed, True))(seeds, data, models)
+        paths = jax.tree.map(lambda path: path[0], paths)
     return {**out, "paths": paths}
 
 

@@ -26,6 +26,7 @@ from fewjoule.simulation.run import Run
 from fewjoule.simulation.work import data_of
 from fewjoule.tasks.samples import Agents
 from fewjoule.training.local import LocalModels, seed_list
+from fewjoule.training.mesh import gathered
 from fewjoule.training.program import Program
 
 
@@ -92,7 +93,7 @@ class Simulation:
     def run(self, around: Around | None = None, around_server: Around | None = None) -> Run:
         """Run once. `around` is where a meter goes: it is handed the execution of the compiled program; and
         `around_server` that of the server's own learning, where the method has it."""
-        out = dict(self._program.run(around))
+        out = dict(gathered(self._program.run(around)))
         messages = out.pop("messages")
         if self._learning is not None:
             out |= self._learning.run(out["start"], messages, around_server)

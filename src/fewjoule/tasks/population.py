@@ -1,4 +1,4 @@
-"""A population on disk: the samples of more agents than memory holds, one after another in mapped files.
+"""A population on disk: the samples of more agents than memory holds, one after another in files.
 
     folder/x.npy        [all samples, ...features] float32
     folder/y.npy        [all samples, outputs] float32, or [all samples] int32 classes
@@ -7,7 +7,7 @@
 From a generator of pairs (x, y), written as they come; to the samples of a few agents, padded to a common size.
 """
 
-import mmap
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +20,8 @@ from fewjoule.randomness import agent_id
 from fewjoule.tasks.samples import AgentData, Pair, Samples, check_classes, check_pair
 
 Numbers = np.ndarray[Any, Any]
+BLOCK = 1_000_000
+"""Samples that are looked through at once."""
 
 
 def population(source: str | Path | Iterable[Pair], folder: str | Path | None = None) -> "Population":
@@ -43,10 +45,15 @@ class Population:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._x, self._y, ends = (MappedRows.opened(folder / f"{name}.npy") for name in ("x", "y", "ends"))
-        whole = ends.rows.dtype == np.int64 and ends.rows.ndim == 1 and len(ends.rows) > 0 and self._x.rows.ndim > 1
-        self._ends = np.concatenate([[0], ends.rows if whole else [0]])
-        if not whole or (self.sizes < 1).any() or not self._ends[-1] == len(self._x.rows) == len(self._y.rows):
+        self._x, self._y, ends = (DiskRows(folder / f"{name}.npy") for name in ("x", "y", "ends"))
+        whole = ends.dtype == np.int64 and len(ends.shape) == 1 and ends.shape[0] > 0 and len(self._x.shape) > 1
+        known = self._x.dtype == np.float32 and self._y.dtype in (np.float32, np.int32)
+        self._ends = np.concatenate([[0], ends.read(np.zeros(1, int), ends.shape[0])[0] if whole else [0]])
+        if (
+            not (whole and known)
+            or (self.sizes < 1).any()
+            or not self._ends[-1] == self._x.shape[0] == self._y.shape[0]
+        ):
             raise InputError(f"{folder} is no population: its files do not belong together; write it again.")
         longest = int(self.sizes.max())
         powers = 2 ** np.arange(longest.bit_length() + 1)
@@ -72,16 +79,23 @@ class Population:
 
     def data(self, who: Numbers, size: int) -> AgentData:
         """Samples of the agents at these positions, padded to `size`, in NumPy arrays; none to validate with."""
-        starts, counts = self._ends[who], self._ends[who + 1] - self._ends[who]
-        real = np.arange(size) < counts[:, None]
-        at = starts[:, None] + np.where(real, np.arange(size), 0)
-        train = _samples(self._x.read(at), self._y.read(at), real.astype(np.float32))
+        real = np.arange(size) < (self._ends[who + 1] - self._ends[who])[:, None]
+
+        def padded(file: DiskRows) -> Numbers:
+            rows = file.read(self._ends[who], size)
+            rows[~real] = np.broadcast_to(rows[:, :1], rows.shape)[~real]  # padding repeats the first sample
+            return rows
+
+        train = _samples(padded(self._x), padded(self._y), real.astype(np.float32))
         return AgentData(train, _samples(train.x[:, :1], train.y[:, :1], np.zeros((len(who), 1), np.float32)))
 
     def a_sample(self) -> Samples:
         """The first sample; of classes, with the largest class of all: what a model must take."""
-        y = self._y.rows[:1] if self._y.rows.dtype.kind == "f" else self._y.rows.max(keepdims=True)
-        return _samples(self._x.rows[:1], y, np.ones(1, np.float32))
+        x, y = (file.read(np.zeros(1, int))[0] for file in (self._x, self._y))
+        if self._y.dtype.kind == "i":
+            blocks = range(0, self._y.shape[0], BLOCK)
+            y = np.asarray([max(int(self._y.read(np.array([at]), BLOCK).max()) for at in blocks)], np.int32)
+        return _samples(x, y, np.ones(1, np.float32))
 
 
 def _samples(x: Any, y: Any, mask: Any) -> Samples:
@@ -94,48 +108,47 @@ def ids_of(who: Numbers) -> Numbers:
     return np.fromiter((agent_id(str(i)) for i in who), np.uint32, len(who))
 
 
-class MappedRows:
-    """Rows of a file, read and written in place. Mapped pages are given back, so that they never fill the memory."""
+class DiskRows:
+    """Rows of an .npy file, read and written in place, one call of the system each: a mapped file would fill the memory
+    with pages that nobody needs again, and took twice the time for rows far apart."""
 
-    RELEASE_BYTES = 256 << 20
-    FAULT_BYTES = 64 << 10  # what the system maps around a row that is touched
-
-    def __init__(self, rows: Numbers) -> None:
-        self.rows, self._touched = rows, 0
-
-    @classmethod
-    def opened(cls, path: Path) -> "MappedRows":
+    def __init__(self, path: Path, *, writable: bool = False) -> None:
+        fault = InputError(f"{path} cannot be read as rows of numbers; write it again.")
         try:
-            return cls(np.load(path, mmap_mode="r", allow_pickle=False))
+            self._file = open(path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115 - for as long as the object
+            np.lib.format.read_magic(self._file)
+            self.shape, is_fortran, self.dtype = np.lib.format.read_array_header_1_0(self._file)
         except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{path} cannot be read as rows of numbers ({error}); write it again.") from error
+            raise fault from error
+        self._start, self._row_bytes = self._file.tell(), self.dtype.itemsize * math.prod(self.shape[1:])
+        whole = self._start + self._row_bytes * math.prod(self.shape[:1])
+        if self.dtype.hasobject or is_fortran or not self.shape or path.stat().st_size < whole:
+            raise fault
 
     @classmethod
-    def created(cls, path: Path, shape: Sequence[int], kind: Any) -> "MappedRows":
+    def created(cls, path: Path, shape: Sequence[int], dtype: Any) -> "DiskRows":
         """A new file of zeros, which takes space only where something is written."""
         try:
-            return cls(np.lib.format.open_memmap(path, "w+", kind, tuple(shape)))
+            with open(path, "wb") as file:
+                _header(file, tuple(shape[1:]), np.dtype(dtype).str, shape[0])
+                file.truncate(file.tell() + math.prod(shape) * np.dtype(dtype).itemsize)
         except OSError as error:
-            raise InputError(
-                f"{path} cannot be written ({error.strerror}); free space or choose another one."
-            ) from error
+            raise InputError(f"{path} cannot be written ({error.strerror}); choose another place.") from error
+        return cls(path, writable=True)
 
-    def read(self, at: Numbers) -> Numbers:
-        rows = np.asarray(self.rows[at])
-        self._release(len(at) * self.FAULT_BYTES + rows.nbytes)
+    def read(self, at: Numbers, length: int = 1) -> Numbers:
+        """`length` rows from each of these positions on: [positions, length, ...]; zeros after the last row."""
+        rows = np.zeros((len(at), length, *self.shape[1:]), self.dtype)
+        for place, row in zip(at.tolist(), rows, strict=True):
+            self._file.seek(self._start + place * self._row_bytes)
+            self._file.readinto(row.reshape(-1).data)
         return rows
 
     def write(self, at: Numbers, rows: Numbers) -> None:
-        self.rows[at] = rows
-        self._release(len(at) * self.FAULT_BYTES + rows.nbytes)
-
-    def _release(self, touched: int) -> None:
-        """Give mapped pages back now and then; what was written to them is in the file."""
-        self._touched += touched
-        mapped: Any = getattr(self.rows, "_mmap", None)  # an array in memory has none
-        if self._touched > self.RELEASE_BYTES and hasattr(mapped, "madvise"):
-            mapped.madvise(mmap.MADV_DONTNEED)
-            self._touched = 0
+        """One row to each of these positions."""
+        for place, row in zip(at.tolist(), np.ascontiguousarray(rows, self.dtype), strict=True):
+            self._file.seek(self._start + place * self._row_bytes)
+            self._file.write(row.reshape(-1).data)
 
 
 def _write(pairs: Iterable[Pair], folder: Path) -> None:

@@ -24,6 +24,7 @@ from fewjoule.tasks.samples import Agents, Samples
 from fewjoule.training.curvature import largest_eigenvalue
 from fewjoule.training.descent import Loss, descend
 from fewjoule.training.descent import optimiser as make_optimiser
+from fewjoule.training.mesh import gathered, over_devices
 from fewjoule.training.program import Program
 
 LONGEST_CALL_SECONDS = 0.5
@@ -102,7 +103,8 @@ def train_locally(
         chunk, p, most = zero, training, 1
         while not bool(p.done.all()):
             began = time.perf_counter()
-            chunk, p = jax.block_until_ready(advance(samples, keys, chunk, zero + most, p))  # type: ignore[no-untyped-call]
+            p = gathered(jax.block_until_ready(advance(samples, keys, chunk, zero + most, p)))  # type: ignore[no-untyped-call]
+            chunk = chunk + most
             most = max(1, most * 2 if time.perf_counter() - began < LONGEST_CALL_SECONDS / 2 else most // 2)
             told(float(jnp.where(p.done, 1.0, p.steps / max_steps).mean()))
         return p
@@ -201,7 +203,7 @@ def _begin(model: Model, rules: _Rules, shared: bool, ids: Array, seeds: Array) 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _advance(
     model: Model, rules: _Rules, per_seed: bool, samples: Samples, keys: Array, chunk: Array, most: Array, p: _Training
-) -> tuple[Array, _Training]:
+) -> _Training:
     """Go on from chunk number `chunk`, for at most `most` chunks or until every agent is done."""
     chosen = make_optimiser(rules.optimiser, rules.learning_rate)
 
@@ -226,14 +228,19 @@ def _advance(
         after = check(p._replace(model=reached.vector, memory=reached.memory, steps=steps), samples)
         return jax.tree.map(lambda old, new: jnp.where(p.done, old, new), p, after)
 
-    over_seeds = jax.vmap(jax.vmap(advance, (0, 0, 0, None)), (0, 0 if per_seed else None, 0, None))
+    all_at_once = jax.vmap(jax.vmap(advance, (0, 0, 0, None)), (0, 0 if per_seed else None, 0, None))
 
-    def go(carry: tuple[Array, _Training]) -> tuple[Array, _Training]:
-        chunk, p = carry
-        return chunk + 1, over_seeds(p, samples, keys, chunk)
+    def of_some(samples: Samples, keys: Array, chunk: Array, most: Array, p: _Training) -> _Training:
+        def go(carry: tuple[Array, _Training]) -> tuple[Array, _Training]:
+            chunk, p = carry
+            return chunk + 1, all_at_once(p, samples, keys, chunk)
 
-    last = chunk + most
-    return jax.lax.while_loop(lambda c: ~c[1].done.all() & (c[0] < last), go, (chunk, p))
+        last = chunk + most
+        return jax.lax.while_loop(lambda c: ~c[1].done.all() & (c[0] < last), go, (chunk, p))[1]
+
+    split = (per_seed, True, False, False, True)
+    trained: _Training = over_devices(of_some, len(keys), split)(samples, keys, chunk, most, p)
+    return trained
 
 
 @partial(jax.jit, static_argnums=(0, 1))
