@@ -3,8 +3,8 @@
     python bench/scale.py [--quick] [JOB ...]
 
     cohort       a round of 100 agents out of 1000 and out of 10 000, in memory
-    million      a round of 100 agents out of a million on disk, beside one out of 1000 in memory
-    stateful     the same where agents keep a state on disk (error feedback; Meta-Backward)
+    million      a round of 100 agents out of a million on disk, beside one out of 1000 in memory: FedAvg, and where agents
+                 keep a state on disk (FedAvg with error feedback; Meta-Backward)
     all          all of 10 000 and of 100 000 agents in every round
     cores        the methods of the sinusoid study on one core and on all of them
 
@@ -102,14 +102,13 @@ def round_on_disk(name: str, folder: str, cohort: int, few: int, many: int) -> d
 
     net, people = fj.mlp([1, 40, 40, 1]), fj.population(folder)
     local = Path(folder) / "models.npy" if name == "meta_backward" else None
+    ends: list[float] = []  # of the rounds
     with tempfile.TemporaryDirectory(dir=folder) as states:
-
-        def run(rounds: int) -> None:
-            fj.simulate_population(
-                method(name, rounds), net, people, local, cohort=cohort, states=states, diverged_at=1e9
-            )
-
-        return {"seconds": per_round(run, few, many)}
+        fj.simulate_population(
+            method(name, many), net, people, local, cohort=cohort, states=states, diverged_at=1e9,
+            told=lambda share: ends.append(time.process_time()),
+        )  # fmt: skip
+    return {"seconds": (ends[-1] - ends[few]) / (many - 1 - few)}
 
 
 def written(folder: str, agents: int) -> dict[str, float]:
@@ -149,23 +148,19 @@ def cohort(quick: bool) -> None:
     show("cohort of 100: 10 000 agents over 1000, in memory", "", large["seconds"] / small["seconds"], notes)
 
 
-def million(quick: bool, names: tuple[str, ...] = ("fedavg",)) -> None:
+def million(quick: bool) -> None:
     agents, rounds = 100_000 if quick else 1_000_000, (10, 60) if quick else (20, 220)
     most = {"fedavg": "at most 1.3"}
     with tempfile.TemporaryDirectory(prefix="fewjoule-scale-") as place:
         folder = str(Path(place) / "population")
         in_a_process("written", folder, agents)
-        for name in names:
+        for name in ("fedavg", "feedback", "meta_backward"):
             small = in_a_process("round_in_memory", name, 1000, 100, *rounds)
             large = in_a_process("round_on_disk", name, folder, 100, *rounds)
             notes = f"{1e3 * small['seconds']:.1f} and {1e3 * large['seconds']:.1f} ms"
             notes += f", peak {large['gigabytes']:.2f} GB"
             what = f"{name}, cohort of 100: {agents} agents on disk over 1000"
             show(what, most.get(name, "at most 2"), large["seconds"] / small["seconds"], notes)
-
-
-def stateful(quick: bool) -> None:
-    million(quick, ("feedback", "meta_backward"))
 
 
 def all_of_them(agents: int, rounds: int) -> dict[str, float]:
@@ -218,7 +213,7 @@ class Stages:
         return seconds
 
 
-def study_methods(name: str, cores: int) -> dict[str, float]:
+def study_methods(name: str, cores: int, quick: bool) -> dict[str, float]:
     """The methods of a study on so many cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     from fewjoule.studies.parts import new_folder
@@ -228,7 +223,7 @@ def study_methods(name: str, cores: int) -> dict[str, float]:
     from fewjoule.training.mesh import use_all_cores
 
     use_all_cores()
-    prepared, stages = prepare(load_study(name)), Stages()
+    prepared, stages = prepare(load_study(name, quick=quick)), Stages()
     with tempfile.TemporaryDirectory() as place:
         run_study(prepared, new_folder(prepared.study, str(Path(place) / "run")), stages)
     clock, process, busiest = stages.took["methods"]
@@ -237,7 +232,7 @@ def study_methods(name: str, cores: int) -> dict[str, float]:
 
 def cores(quick: bool) -> None:
     every = len(os.sched_getaffinity(0))
-    one, many = (in_a_process("study_methods", "sinusoid", n, flags="") for n in (1, every))
+    one, many = (in_a_process("study_methods", "sinusoid", n, quick, flags="") for n in (1, every))
     notes = f"{one['seconds']:.1f} and {many['seconds']:.1f} s on the clock; busiest threads "
     notes += f"{one['busiest']:.1f} and {many['busiest']:.1f} s, all {one['cpu']:.1f} and {many['cpu']:.1f} s"
     what = f"methods of the sinusoid study: one core over {every}"
@@ -245,7 +240,7 @@ def cores(quick: bool) -> None:
 
 
 JOBS: dict[str, Callable[[bool], None]] = {
-    "cohort": cohort, "million": million, "stateful": stateful, "all": all_agents,
+    "cohort": cohort, "million": million, "all": all_agents,
     "cores": cores,
 }  # fmt: skip
 
@@ -253,7 +248,7 @@ JOBS: dict[str, Callable[[bool], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=", ".join(JOBS))
-    parser.add_argument("--quick", action="store_true", help="a tenth of the agents")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the agents, and the quick study")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:

@@ -1,5 +1,7 @@
 """A population on disk: the rounds of `simulate`, with memory for a cohort alone."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -159,3 +161,11 @@ def test_wrong_populations_are_refused_before_anything_is_written(tmp_path, mode
     ):
         with pytest.raises(fj.InputError, match=words):
             fj.simulate_population(settings.pop("method"), model, nine, **settings)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+def test_a_full_disk_is_said_in_a_line(tmp_path):
+    rows = DiskRows.created(tmp_path / "rows.npy", (5, 3), np.float32)
+    rows._file = open("/dev/full", "r+b", buffering=0)  # noqa: SIM115
+    with pytest.raises(fj.InputError, match="cannot be written; free space"):
+        rows.write(np.array([1]), np.ones((1, 3)))

@@ -27,6 +27,7 @@ from fewjoule.simulation.cohort import Rows, Sums, concluded, summed
 from fewjoule.simulation.how import How, at_once
 from fewjoule.simulation.population_run import PopulationRun
 from fewjoule.simulation.rounds import first_upload
+from fewjoule.simulation.simulate import warn_diverged
 from fewjoule.simulation.work import shapes
 from fewjoule.tasks.population import DiskRows, Population, ids_of
 from fewjoule.tasks.samples import AgentData
@@ -120,6 +121,8 @@ class _Running:
         trace = jax.tree.map(lambda *each: np.asarray(each), *traces)
         finite = jnp.isfinite(meta).all()
         diverged = bool(rules.has_diverged(method, start_loss, final_loss, trace.loss[-1], finite, diverged_at))
+        rise = jnp.asarray([final_loss / start_loss])
+        warn_diverged(method, [self._seed], jnp.asarray([diverged]), rise, diverged_at)
         sent_bits, received_bits = (8 * np.asarray(each, np.int64) for each in zip(*sizes, strict=True))
         return PopulationRun(
             method, model, len(self._population), self._seed, jnp.where(diverged, jnp.nan, meta), diverged, start.model,

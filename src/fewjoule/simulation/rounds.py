@@ -15,7 +15,7 @@ from jax import Array
 
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
-from fewjoule.randomness import key_for, round_key
+from fewjoule.randomness import key_for, round_key, uniform_each
 from fewjoule.simulation import rules
 from fewjoule.simulation.cohort import Rows, one_round
 from fewjoule.simulation.how import How
@@ -156,8 +156,8 @@ def _drawn(seed: Array, rounds: int, ids: Array, present: int) -> Array:
     root = key_for(seed, "participation")
 
     def draw(index: Array) -> Array:
-        numbers = jax.vmap(lambda i: jax.random.uniform(round_key(root, index, i)))(ids)
-        return jnp.sort(jnp.argsort(numbers)[:present])
+        numbers = uniform_each(jax.random.fold_in(root, index), ids)
+        return jnp.sort(jax.lax.top_k(-numbers, present)[1])
 
     return jax.lax.map(draw, jnp.arange(rounds), batch_size=max(1, DRAWN_AT_ONCE // len(ids)))
 

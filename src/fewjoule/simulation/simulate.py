@@ -102,7 +102,7 @@ class Simulation:
         losses = (start_loss, final_loss, last_loss)
         diverged = rules.has_diverged(self.method, *losses, out.pop("finite"), self._diverged_at)
         out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
-        _warn(self.method, self._seeds, diverged, final_loss / start_loss, self._diverged_at)
+        warn_diverged(self.method, self._seeds, diverged, final_loss / start_loss, self._diverged_at)
         out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
         paths = out.pop("paths") or (None, None)
         if paths[0] is not None and self._learning is not None:
@@ -206,7 +206,8 @@ def _own_models(
     return tuple(own.model for own in local), tuple(vectors)
 
 
-def _warn(method: Method, seeds: Any, diverged: Array, rise: Array, diverged_at: float) -> None:
+def warn_diverged(method: Method, seeds: Any, diverged: Array, rise: Array, diverged_at: float) -> None:
+    """Warn the caller of the caller's caller of seeds that diverged; `rise` is of the agents' mean loss."""
     gone = [int(s) for s, d in zip(seeds, np.asarray(diverged), strict=True) if d]
     if gone:
         worst = float(jnp.where(diverged, rise, -jnp.inf).max())

@@ -148,7 +148,12 @@ class DiskRows:
         """One row to each of these positions."""
         for place, row in zip(at.tolist(), np.ascontiguousarray(rows, self.dtype), strict=True):
             self._file.seek(self._start + place * self._row_bytes)
-            self._file.write(row.reshape(-1).data)
+            try:
+                whole = self._file.write(row.reshape(-1).data) == self._row_bytes
+            except OSError:
+                whole = False
+            if not whole:
+                raise InputError(f"{self._file.name} cannot be written; free space on the disk.")
 
 
 def _write(pairs: Iterable[Pair], folder: Path) -> None:
