@@ -10,6 +10,9 @@ import tempfile
 if "slow" not in sys.argv:
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
+# The tests use all cores by themselves (-n 2); tests/training/test_mesh.py has processes with several devices.
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")
+
 os.environ["FEWJOULE_CACHE"] = tempfile.mkdtemp(prefix="fewjoule-tests-")  # never the user's own
 
 import jax

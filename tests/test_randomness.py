@@ -7,7 +7,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 
 import fewjoule as fj
-from fewjoule.randomness import PURPOSES, _threefry, agent_id, key_for, round_key, seeds_of, uniform_rows
+from fewjoule.randomness import PURPOSES, _threefry, agent_id, key_for, round_key, seeds_of, uniform_each, uniform_rows
 
 
 def words(key):
@@ -53,3 +53,9 @@ def test_seeds_are_checked():
     for wrong in (-1, 2**32, 1.5, True, [], [1, 1], "a"):
         with pytest.raises(fj.InputError, match="seed"):
             seeds_of(wrong)
+
+
+def test_every_agent_draws_the_number_of_its_own_key():
+    root, ids = jax.random.fold_in(key_for(3, "participation"), 7), jnp.asarray([0, 1, 5, 2**32 - 1], jnp.uint32)
+    each = [jax.random.uniform(round_key(key_for(3, "participation"), 7, i)) for i in ids]
+    np.testing.assert_array_equal(uniform_each(root, ids), jnp.stack(each))

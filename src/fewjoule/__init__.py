@@ -1,5 +1,6 @@
 """Federated meta-learning that counts its energy."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from fewjoule.reporting import write_report as report
     from fewjoule.reporting.run_folder import RunFolder
     from fewjoule.simulation.plan import Plan, plan
+    from fewjoule.simulation.population import simulate_population
+    from fewjoule.simulation.population_run import PopulationRun
     from fewjoule.simulation.run import Run, Trace
     from fewjoule.simulation.simulate import simulate
     from fewjoule.studies.settings import Study
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from fewjoule.tasks import mnist, sinusoid
     from fewjoule.tasks.files import AgentFiles, TaskFiles, read_agents, read_tasks
     from fewjoule.tasks.format import DataFormat
+    from fewjoule.tasks.population import Population, population
     from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks, make_agents, make_tasks
     from fewjoule.training.adapt import Adaptation, adapt
     from fewjoule.training.align import Alignment, align
@@ -38,13 +42,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CODECS", "METHODS", "Adaptation", "AgentData", "AgentFiles", "Agents", "Alignment", "Codec", "DataFormat",
-    "DivergedWarning", "InputError", "Ledger", "LocalModels", "Method", "Model", "ModelFile", "OwnModel", "Plan", "Run",
-    "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace", "__version__", "adapt", "align",
-    "answers", "average", "codec", "conv4", "export", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml",
-    "from_equinox", "from_flax", "from_torch", "imaml", "invented", "lean", "local_model", "logistic", "make_agents",
-    "make_tasks", "maml", "meta_backward", "method", "mlp", "mnist", "model_from_spec", "plan", "random_start",
-    "read_agents", "read_model", "read_tasks", "report", "reptile", "simulate", "sinusoid", "study", "to_torch",
-    "train_locally", "with_codec", "write_model",
+    "DivergedWarning", "InputError", "Ledger", "LocalModels", "Method", "Model", "ModelFile", "OwnModel", "Plan",
+    "Population", "PopulationRun", "Run", "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace",
+    "__version__", "adapt", "align", "answers", "average", "codec", "conv4", "export", "fedavg", "fedavgm", "fedexp",
+    "fedsgd", "fisher", "fomaml", "from_equinox", "from_flax", "from_torch", "imaml", "invented", "lean", "local_model",
+    "logistic", "make_agents", "make_tasks", "maml", "meta_backward", "method", "mlp", "mnist", "model_from_spec",
+    "plan", "population", "random_start", "read_agents", "read_model", "read_tasks", "report", "reptile", "simulate",
+    "simulate_population", "sinusoid", "study", "to_torch", "train_locally", "with_codec", "write_model",
 ]  # fmt: skip
 HOMES = {  # where each public name lives; the block above says the same to type checkers, and a test compares the two
     "Adaptation": "training.adapt.Adaptation",
@@ -63,6 +67,8 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "ModelFile": "models.weights.ModelFile",
     "OwnModel": "models.model.OwnModel",
     "Plan": "simulation.plan.Plan",
+    "Population": "tasks.population.Population",
+    "PopulationRun": "simulation.population_run.PopulationRun",
     "Run": "simulation.run.Run",
     "RunFolder": "reporting.run_folder.RunFolder",
     "Samples": "tasks.samples.Samples",
@@ -101,6 +107,7 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "mnist": "tasks.mnist",
     "model_from_spec": "models.nets.model_from_spec",
     "plan": "simulation.plan.plan",
+    "population": "tasks.population.population",
     "random_start": "methods.average.random_start",
     "read_agents": "tasks.files.read_agents",
     "read_model": "models.weights.read_model",
@@ -108,6 +115,7 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "report": "reporting.write_report",
     "reptile": "methods.fedavg.reptile",
     "simulate": "simulation.simulate.simulate",
+    "simulate_population": "simulation.population.simulate_population",
     "sinusoid": "tasks.sinusoid",
     "study": "studies.settings.load_study",
     "to_torch": "models.torch_modules.to_torch",
@@ -137,6 +145,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fewjoule' has no attribute {name!r}")
     room, _, called = HOMES[name].rpartition(".")
     home = import_module(f"fewjoule.{room}")
+    if "jax" in sys.modules:
+        import_module("fewjoule.training.mesh").use_all_cores()  # before JAX first computes
     found = getattr(home, called) if hasattr(home, called) else import_module(f"fewjoule.{room}.{called}")
     globals()[name] = found
     return found

@@ -50,13 +50,23 @@ def uniform_rows(key: Array, size: int, count: Array) -> Array:
     return jnp.minimum((share * count).astype(jnp.int32), count.astype(jnp.int32) - 1)
 
 
+def uniform_each(root: Array, ids: Array) -> Array:
+    """`jax.random.uniform` under the key of each of these agents, from the root key of a round: a number from 0 to 1.
+
+    Written out as in `uniform_rows`, since every agent of a population draws one.
+    """
+    high, low = _threefry(_threefry(jax.random.key_data(root), ids), jnp.zeros_like(ids))
+    mantissas = ((high ^ low) >> 9) | jnp.uint32(0x3F800000)
+    return jax.lax.bitcast_convert_type(mantissas, jnp.float32) - 1
+
+
 def shuffled(key: Array, mask: Array) -> Array:
     """Positions in random order, those with mask 1 first; their order does not depend on how many have mask 0."""
     bits = _threefry(jax.random.key_data(key), jnp.arange(len(mask), dtype=jnp.uint32))[0]
     return jnp.argsort(jnp.where(mask > 0, bits >> 1, jnp.uint32(0xFFFFFFFF)))
 
 
-def _threefry(key: Array, counter: Array) -> tuple[Array, Array]:
+def _threefry(key: Array | tuple[Array, Array], counter: Array) -> tuple[Array, Array]:
     """Two words of 32 random bits for every counter, under a key of two words."""
     words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
     a, b = jnp.zeros_like(counter) + words[0], counter + words[1]

@@ -130,7 +130,7 @@ def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(name,
     run = simulate(method, model, agents, local_models, seed=3, availability=there)
     metas, rows = by_hand(method, model, agents, local_models, 3, there)
     np.testing.assert_allclose(run.meta_path, metas, **TOLERANCE)
-    np.testing.assert_allclose(run.agent_path, rows, **TOLERANCE)
+    np.testing.assert_allclose(run.agent_path, np.where(there[..., None], rows, np.nan), **TOLERANCE)
     if method.rounds > 1:
         np.testing.assert_array_equal(run.meta_path[2], run.meta_path[1])
         np.testing.assert_array_equal(run.trace.present, [2, 0, 2, 1])

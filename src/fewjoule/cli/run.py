@@ -17,6 +17,7 @@ from fewjoule.studies.parts import new_folder, stopped_study
 from fewjoule.studies.prepare import Prepared, prepare
 from fewjoule.studies.run import run_study
 from fewjoule.studies.settings import load_study
+from fewjoule.training.mesh import use_all_cores
 
 
 def run(
@@ -37,6 +38,7 @@ def run(
     resume: Annotated[str | None, typer.Option(metavar="FOLDER", help="Go on with a stopped run.")] = None,
 ) -> None:
     """Run a study: local training, every method, adaptation to new tasks, energy, figures and a page."""
+    use_all_cores()
     if resume is not None:
         if out or seeds or settings or quick or full or data_dir:
             raise InputError("--resume goes on with the study in its folder; leave the other options out.")

@@ -9,6 +9,7 @@ from fewjoule.energy.ledger import ALL_ROUNDS, BEFORE_FIRST_ROUND, SERVER, Ledge
 from fewjoule.energy.links import Link, knows_receiving
 from fewjoule.energy.meters import Device
 from fewjoule.errors import InputError
+from fewjoule.tasks.samples import ALL_AGENTS
 
 
 def charge_radio(
@@ -48,6 +49,35 @@ def charge_radio(
                         source=f"link {link.name}", joules=sum(prices[size][0] for size in sent),
                         seconds=sum(prices[size][1] for size in sent), bits=sum(sent),
                     )  # fmt: skip
+
+
+def charge_together(
+    ledger: Ledger, link: Link, device: Device, flops: int, uplink: Sequence[Any], downlink: Sequence[Any], *,
+    method: str, seed: int,
+) -> None:  # fmt: skip
+    """Charge all agents together, one row for each phase, where a row for each agent would be too many.
+
+    `uplink` and `downlink` have the bits of each exchange, of every agent in it. Its agents send at the same time, so
+    that an exchange takes as long as its slowest.
+    """
+    same: dict[str, Any] = {"method": method, "seed": seed, "agent": ALL_AGENTS}
+    if flops:
+        ledger.add(
+            **same, phase="computation", kind="modelled",
+            source=f"FLOPs x {device.joules_per_flop:.3g} J ({device.name})",
+            joules=device.energy_joules(flops), seconds=device.seconds(flops), flops=flops,
+        )  # fmt: skip
+    directions = [("uplink", uplink, link.energy_joules, link.seconds)]
+    if knows_receiving(link):
+        directions.append(("downlink", downlink, link.receive_joules, link.receive_seconds))
+    for phase, exchanges, energy, time in directions:
+        sizes = [np.unique(bits[bits > 0], return_counts=True) for bits in map(np.asarray, exchanges)]
+        joules = sum(energy(int(size)) * int(n) for each in sizes for size, n in zip(*each, strict=True))
+        seconds = sum(time(int(each[0].max())) for each in sizes if len(each[0]))
+        bits = sum(int(np.asarray(e).sum()) for e in exchanges)
+        if bits:
+            source = f"link {link.name}"
+            ledger.add(**same, phase=phase, kind="analytic", source=source, joules=joules, seconds=seconds, bits=bits)
 
 
 def charge_server(ledger: Ledger, device: Device, flops: int, *, method: str, seed: int) -> None:

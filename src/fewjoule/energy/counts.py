@@ -45,6 +45,11 @@ def count(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Counts:
     return _walk(without_dead_code(jax.make_jaxpr(function)(*args, **kwargs).jaxpr))
 
 
+def count_once(function: Callable[..., Any], *args: Any) -> Counts:
+    """As `count`, but the body of every loop once: how large the pieces are that a processor is handed."""
+    return _walk(without_dead_code(jax.make_jaxpr(function)(*args).jaxpr), repeats=False)
+
+
 def without_dead_code(jaxpr: Jaxpr) -> Jaxpr:
     """The program without what its results do not need, inside loops too; this is what JAX compiles."""
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
@@ -58,19 +63,19 @@ _CALLS = {
 }  # fmt: skip
 
 
-def _walk(jaxpr: Jaxpr) -> Counts:
+def _walk(jaxpr: Jaxpr, repeats: bool = True) -> Counts:
     total = Counts()
     for equation in jaxpr.eqns:
-        total = total.plus(_equation(equation))
+        total = total.plus(_equation(equation, repeats))
     return total
 
 
-def _equation(equation: JaxprEqn) -> Counts:
+def _equation(equation: JaxprEqn, repeats: bool) -> Counts:
     name = equation.primitive.name
     if name == "scan":
-        return _walk(_open(equation.params["jaxpr"])).times(equation.params["length"])
+        return _walk(_open(equation.params["jaxpr"]), repeats).times(equation.params["length"] if repeats else 1)
     if name == "cond":
-        branches = [_walk(_open(branch)) for branch in equation.params["branches"]]
+        branches = [_walk(_open(branch), repeats) for branch in equation.params["branches"]]
         return max(branches, key=lambda counts: (counts.flops + counts.integers, counts.bytes))
     if name == "while":
         raise InputError(
@@ -78,7 +83,7 @@ def _equation(equation: JaxprEqn) -> Counts:
             "lax.scan, or lax.fori_loop with fixed bounds."
         )
     if name in _CALLS:
-        return _walk(_open(equation.params[_CALLS[name]]))
+        return _walk(_open(equation.params[_CALLS[name]]), repeats)
     return Counts(**price(equation))
 
 

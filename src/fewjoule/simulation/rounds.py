@@ -1,4 +1,5 @@
-"""The compiled program of a simulated run: all rounds under `scan`, all agents and seeds under `vmap`.
+"""The compiled program of a simulated run: all rounds under `scan`, all seeds at once on all devices, in each round
+those who take part.
 
 From agents' data and models, checked by `simulate`, to meta-models, traces and bytes.
 """
@@ -12,25 +13,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fewjoule.methods.method import Broadcast, Method
+from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
-from fewjoule.randomness import key_for, round_key
+from fewjoule.randomness import key_for, round_key, uniform_each
 from fewjoule.simulation import rules
-from fewjoule.simulation.run import Trace
+from fewjoule.simulation.cohort import Rows, one_round
+from fewjoule.simulation.how import How
 from fewjoule.tasks.samples import AgentData
+from fewjoule.training.mesh import over_devices
 
 SEEDS = "seeds"
 """The axis that all seeds run along at once."""
+DRAWN_AT_ONCE = 1_000_000
+"""Agents times rounds whose numbers are drawn at once: more would take memory, fewer would take time."""
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
 def rounds_program(
     method: Method, model: Model, owners: tuple[Model, ...] | None, per_seed: bool, present: int | None,
-    kept: tuple[int, ...] | None, one_by_one: bool,
-    data: AgentData, ids: Array, models: Any, availability: Array | None, seeds: Array,
+    kept: tuple[int, ...] | None, how: How,
+    data: AgentData, ids: Array, models: Any, cohorts: Array | None, seeds: Array,
 ) -> dict[str, Any]:  # fmt: skip
-    each, alone = (_in_turn, _alone) if one_by_one else (jax.vmap, lambda function: function)
-    together = len(seeds) > 1 and not one_by_one
+    """`present` agents are drawn for each round, or `cohorts` [rounds, rows] are their positions, with fillers beyond
+    the last agent; all take part where both are None. `models` are None where the method does not ask for them."""
+    together, each = len(seeds) > 1 and not how.alone, how.each
 
     def of_first_seed(values: Array) -> Array:
         return jax.lax.all_gather(values, SEEDS)[0] if together else values
@@ -38,27 +44,16 @@ def rounds_program(
     def mean_loss(vector: Array, data: AgentData) -> Array:
         return each(lambda samples: model.loss(vector, samples))(data.train).mean()
 
-    def turns(states: Any, broadcast: Broadcast, data: AgentData, keys: Array) -> Any:
-        """Every agent's round; one by one where their models differ in shape."""
-
-        def turn(state: Any, data: AgentData, key: Array) -> Any:
-            return method.agent(model.loss, state, broadcast, data, key)
-
-        if owners is None:
-            return each(turn)(states, data, keys)
-        all_turns = [turn(own, jax.tree.map(lambda a, i=i: a[i], data), keys[i]) for i, own in enumerate(states)]
-        stacked = jax.tree.map(lambda *a: jnp.stack(a), *[rest for _, *rest in all_turns])
-        return (tuple(state for state, *_ in all_turns), *stacked)
-
     def one_seed(seed: Array, data: AgentData, models: Any) -> tuple[dict[str, Any], Any]:
         if owners is None:
-            received, states, first_up = _first_upload(method, model, models, ids, seed, each)
+            own = jnp.zeros((len(ids), model.size)) if models is None else models
+            received, states, first_up = first_upload(method, model, own, ids, seed, each)
         else:
             received, first_up = None, jnp.full(len(ids), rules.weight_bytes(method), jnp.int32)
             pairs = zip(owners, models, strict=True)
             states = tuple(method.agent_init(rules.own_model(method, own, vector)) for own, vector in pairs)
         weights = rules.weights_of(method, data.train.mask.sum(-1))
-        start = alone(partial(rules.start_of, method, model))(received, seed, weights)
+        start = how.by_itself(partial(rules.start_of, method, model))(received, seed, weights)
         first_down = jnp.zeros(len(ids), jnp.int32)
         probes = None
         if method.probe is not None:
@@ -66,58 +61,40 @@ def rounds_program(
             probes = each(lambda d, k: method.probe(model.loss, start.model, d, k))(data, keys)  # type: ignore[misc]
             up, down = rules.probe_bytes(model, jax.tree.map(lambda p: p[0], probes))
             first_up, first_down = first_up + up, first_down + down
-        server, broadcast = alone(method.init)(start, probes)
+        server, broadcast = how.by_itself(method.init)(start, probes)
 
-        def one_round(carry: tuple[Any, ...], at: tuple[Any, ...]) -> tuple[Any, Any]:
+        def round_of(carry: tuple[Any, ...], at: tuple[Any, ...]) -> tuple[Any, Any]:
             server, broadcast, states, paths = carry
-            index, keys, available, held, slot = at
-            new_states, messages, info = turns(states, rules.told(broadcast, seed), data, keys)
-            here = jnp.ones(len(ids)) if available is None else available.astype(jnp.float32)
-            count = here.sum()
-            over_present = partial(rules.mean_over, here=available)
-            new_server, new_broadcast = alone(partial(rules.server_step, method))(server, messages, weights, available)
-            said = None if method.learn is None else rules.combine(messages, weights, available, method.combine)
-            if available is not None and owners is None:
-                new_states = jax.tree.map(
-                    lambda new, old: jnp.where(here.reshape((-1,) + (1,) * (new.ndim - 1)) > 0, new, old),
-                    new_states, states,
-                )  # fmt: skip
-            if available is not None:
-                new_server, new_broadcast = jax.tree.map(
-                    lambda new, old: jnp.where(count > 0, new, old), (new_server, new_broadcast), (server, broadcast)
-                )
-            distances = jnp.linalg.norm(info.model - over_present(info.model), axis=-1) * here
-            radius = broadcast.scalars if isinstance(broadcast.scalars, jax.Array) else jnp.full((), jnp.nan)
-            nobody = jnp.where(count > 0, 0, jnp.nan)
-            trace = Trace(
-                over_present(info.loss) + nobody,
-                distances.max() + nobody,
-                jnp.linalg.norm(new_broadcast.model - broadcast.model),
-                radius,
-                over_present(info.active) + nobody,
-                count,
-            )
-            up = rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info)
-            down = rules.broadcast_bytes(method, broadcast, index == 0, True if held is None else held)
-            size_bytes = (up * here.astype(jnp.int32), down * here.astype(jnp.int32))
+            index, keys, who, held, slot = at
+            placed = partial(_placed, who, len(ids))
+            here = None if who is None or present is not None else who < len(ids)
+            if how.apart and who is not None:  # nothing is gathered where shapes differ
+                here, who = placed(who < len(ids)), None
+            own_states, own_data, own_weights = _gathered((states, data, weights), who)
+            rows, everybody = Rows(own_states, own_data, keys, own_weights, here, held), None
+            if method.combine == "all" and who is not None:
+                everybody = lambda sent: placed((sent, who < len(ids)))  # noqa: E731
+            out = one_round(method, model, how, seed, index == 0, server, broadcast, rows, everybody)
+            new_states, size_bytes, models = out.states, out.size_bytes, out.models
+            if who is not None:
+                new_states = jax.tree.map(lambda old, new: old.at[who].set(new, mode="drop"), states, new_states)
+                size_bytes, models = placed(size_bytes), placed(models, jnp.nan)
             if paths is not None:
-                now = jax.tree.map(of_first_seed, (new_broadcast.model, info.model))
+                now = jax.tree.map(of_first_seed, (out.broadcast.model, models))
                 paths = jax.tree.map(lambda path, models: path.at[slot].set(models), paths, now)
-            return (new_server, new_broadcast, new_states, paths), (trace, size_bytes, said)
+            return (out.server, out.broadcast, new_states, paths), (out.trace, size_bytes, out.said)
 
+        who = cohorts if present is None else _drawn(seed, method.rounds, ids, present)
         # All keys before the first round: one large draw is far cheaper than many small ones inside the loop.
-        keys = _round_keys(key_for(seed, "round"), method.rounds, ids)
-        there = availability
-        if present is not None:
-            draws = _round_keys(key_for(seed, "participation"), method.rounds, ids)
-            there = jnp.argsort(jnp.argsort(jax.vmap(jax.vmap(jax.random.uniform))(draws))) < present
+        keys = _round_keys(key_for(seed, "round"), method.rounds, ids, None if how.apart else who)
         slots, paths = None, None
         if kept is not None:
             slots = np.searchsorted(kept, np.arange(1, method.rounds + 1))  # rounds between write to the next one's
             paths = (jnp.zeros((len(kept) + 1, model.size)), jnp.zeros((len(kept) + 1, len(ids), model.size)))
-        rounds = (jnp.arange(method.rounds), keys, there, None if there is None else rules.holders(there), slots)
+        held = None if who is None or method.codecs[2] is None else rules.holders(who)
+        rounds = (jnp.arange(method.rounds), keys, who, held, slots)
         (server, broadcast, _, paths), (trace, size_bytes, said) = jax.lax.scan(
-            one_round, (server, broadcast, states, paths), rounds
+            round_of, (server, broadcast, states, paths), rounds
         )
         meta = broadcast.model if method.final is None else method.final(server)
         out: dict[str, Any] = {
@@ -141,38 +118,61 @@ def rounds_program(
         own = jax.tree.map(lambda a: a[0], data) if per_seed else data
         out, paths = one_seed(seeds[0], own, jax.tree.map(lambda a: a[0], models))
         out = jax.tree.map(lambda a: a[None], out)
-    elif one_by_one:
+    elif how.alone:
         own_data = data if per_seed else jax.tree.map(lambda a: jnp.broadcast_to(a, (len(seeds), *a.shape)), data)
-        out, paths = _in_turn(one_seed)(seeds, own_data, models)
+        out, paths = each(one_seed)(seeds, own_data, models)
         paths = jax.tree.map(lambda path: path[0], paths)
     else:
-        over_seeds = jax.vmap(one_seed, (0, 0 if per_seed else None, 0), (0, None), axis_name=SEEDS)
-        out, paths = over_seeds(seeds, data, models)
+        at_once = jax.vmap(one_seed, (0, 0 if per_seed else None, 0), (0, None), axis_name=SEEDS)
+
+        def of_some(seeds: Array, data: AgentData, models: Any) -> tuple[Any, Any]:
+            out, paths = at_once(seeds, data, models)
+            return out, jax.tree.map(lambda path: jnp.repeat(path[None], len(seeds), 0), paths)
+
+        out, paths = over_devices(of_some, len(seeds), (True, per_seed, True))(seeds, data, models)
+        paths = jax.tree.map(lambda path: path[0], paths)
     return {**out, "paths": paths}
 
 
-def _in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of every row of its arrays, one after the other."""
-    return lambda *arrays: jax.lax.map(lambda row: function(*row), arrays)
+def _gathered(tree: Any, who: Array | None) -> Any:
+    """The rows of those who take part, from those of all agents."""
+    return tree if who is None else jax.tree.map(lambda a: a.at[who].get(mode="clip"), tree)
 
 
-def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, rounding as it does when it is compiled alone: the body of a loop is never merged with what stands
-    around it. A loop of one turn would be taken apart, so it has two."""
+def _placed(who: Array, agents: int, tree: Any, absent: float = 0) -> Any:
+    """The rows of all agents, from those of the ones who take part."""
 
-    def first_of_two(*arrays: Any) -> Any:
-        twice = jax.tree.map(lambda a: jnp.stack([a, a]), arrays)
-        return jax.tree.map(lambda a: a[0], _in_turn(function)(*twice))
+    def place(rows: Array) -> Array:
+        everyone = jnp.full((agents, *rows.shape[1:]), jnp.asarray(absent, rows.dtype))
+        return everyone.at[who].set(rows, mode="drop")
 
-    return first_of_two
-
-
-def _round_keys(root: Array, rounds: int, ids: Array) -> Array:
-    """The key of every agent in every round [rounds, agents]."""
-    return jax.vmap(lambda k: jax.vmap(lambda i: round_key(root, k, i))(ids))(jnp.arange(rounds))
+    return jax.tree.map(place, tree)
 
 
-def _first_upload(
+def _drawn(seed: Array, rounds: int, ids: Array, present: int) -> Array:
+    """The positions of the agents that are drawn for each round [rounds, present], rising.
+
+    Every agent draws a number for itself and the lowest take part, so that the order of agents does not matter.
+    """
+    root = key_for(seed, "participation")
+
+    def draw(index: Array) -> Array:
+        numbers = uniform_each(jax.random.fold_in(root, index), ids)
+        return jnp.sort(jax.lax.top_k(-numbers, present)[1])
+
+    return jax.lax.map(draw, jnp.arange(rounds), batch_size=max(1, DRAWN_AT_ONCE // len(ids)))
+
+
+def _round_keys(root: Array, rounds: int, ids: Array, who: Array | None) -> Array:
+    """The key of every agent in every round [rounds, agents], or of those who take part."""
+
+    def of_round(index: Array, ids: Array) -> Array:
+        return jax.vmap(lambda i: round_key(root, index, i))(ids)
+
+    return jax.vmap(of_round, (0, None if who is None else 0))(jnp.arange(rounds), _gathered(ids, who))
+
+
+def first_upload(
     method: Method, model: Model, models: Array, ids: Array, seed: Array, each: Callable[..., Any]
 ) -> tuple[Array, Any, Array]:
     """The local models as the server receives them, the agents' states, and bytes per agent."""

@@ -73,13 +73,21 @@ def mean_over(each: Array, here: Array | None, weights: Array | None = None) -> 
     """
     if weights is None and here is None:
         return each.mean(0)
-    counts = jnp.ones(len(each)) if weights is None else weights
+    total, weight = sum_over(each, here, weights)
+    return total / jnp.maximum(weight, 1)
+
+
+def sum_over(each: Any, here: Array | None, weights: Array | None = None) -> tuple[Any, Array]:
+    """Sums over those that are `here`, of a pytree of [agents, ...], each times its weight; and of the weights."""
+    counts = jnp.ones(len(jax.tree.leaves(each)[0])) if weights is None else weights
     counts = counts if here is None else jnp.where(here, counts, 0)
-    shape = (-1,) + (1,) * (each.ndim - 1)
-    kept = jnp.where(counts.reshape(shape) > 0, each, 0)
-    if weights is not None:
-        kept = kept * counts.reshape(shape)
-    return kept.sum(0) / jnp.maximum(counts.sum(), 1)
+
+    def total(values: Array) -> Array:
+        by_agent = counts.reshape((-1,) + (1,) * (values.ndim - 1))
+        kept = jnp.where(by_agent > 0, values, 0)
+        return (kept if weights is None else kept * by_agent).sum(0)
+
+    return jax.tree.map(total, each), counts.sum()
 
 
 def combine(messages: Any, weights: Array | None = None, present: Array | None = None, how: str = "mean") -> Any:
@@ -156,10 +164,10 @@ def message_bytes(message: Any, info: Info | None = None) -> Any:
     return NUMBER_BYTES * numbers(message) if coded is None else coded
 
 
-def holders(present: Array) -> Array:
-    """Who holds the broadcast before that of each round [rounds, agents], from who is `present` when: those that were
-    there one round earlier. Before the first round everybody holds the seed's random start."""
-    return jnp.concatenate([jnp.ones_like(present[:1]), present[:-1]])
+def holders(who: Array) -> Array:
+    """Which of those who take part [rounds, rows] hold the broadcast before that of their round: those that were there
+    one round earlier. Before the first round everybody holds the seed's random start."""
+    return jnp.concatenate([jnp.ones_like(who[:1], bool), jax.vmap(jnp.isin)(who[1:], who[:-1])])
 
 
 def broadcast_bytes(method: Method, broadcast: Broadcast, first_round: Any, holds: Any = True) -> Any:

@@ -33,7 +33,7 @@ class Run:
 
     `meta` is NaN for a seed that diverged, so that it cannot be averaged in. `start_loss` and `final_loss` are the
     agents' mean losses on all their training samples. With `keep_paths`, `meta_path` [kept rounds + 1, d], from the
-    start on, and `agent_path` [kept rounds, agents, d] are those of the first seed.
+    start on, and `agent_path` [kept rounds, agents, d] are those of the first seed; NaN for agents that were absent.
 
     `uplink_bits` and `downlink_bits` are what every agent sends and receives: [rounds + 1, agents]. Row 0 is before the
     first round (the upload of the local models, a probe), row r is round r: the broadcast that opens it and the

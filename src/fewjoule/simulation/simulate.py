@@ -19,12 +19,14 @@ from fewjoule.methods.method import Method
 from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
 from fewjoule.randomness import agent_ids
 from fewjoule.simulation import rules
+from fewjoule.simulation.how import How, how_to_go
 from fewjoule.simulation.learning import Learning
 from fewjoule.simulation.rounds import rounds_program
 from fewjoule.simulation.run import Run
 from fewjoule.simulation.work import data_of
 from fewjoule.tasks.samples import Agents
 from fewjoule.training.local import LocalModels, seed_list
+from fewjoule.training.mesh import gathered
 from fewjoule.training.program import Program
 
 
@@ -66,12 +68,16 @@ class Simulation:
         diverged_at: float = rules.DIVERGED_AT, keep_paths: bool | Sequence[int] = False, one_by_one: bool = False,
     ) -> None:  # fmt: skip
         seeds = seed_list(seed, agents)
-        present, availability = _checked_presence(method, agents, participation, availability)
+        present, cohorts = _checked_presence(method, agents, participation, availability)
         check_fit(model, agents)
         owners, models = _checked_models(method, model, agents, local, len(seeds))
         kept = _kept_rounds(method, keep_paths)
-        static = (method, model, owners, agents.seeds is not None, present, kept, one_by_one)
-        arrays = (agents.data, agent_ids(agents.names), models, availability, seeds)
+        how = How(alone=one_by_one, apart=owners is not None)
+        if not (how.alone or how.apart):
+            rows = present or (len(agents) if cohorts is None else cohorts.shape[1])
+            how = how_to_go(method, model, data_of(agents), rows, len(seeds), kept is not None)
+        static = (method, model, owners, agents.seeds is not None, present, kept, how)
+        arrays = (agents.data, agent_ids(agents.names), models, cohorts, seeds)
         self._program = Program(rounds_program, static, arrays)
         self._learning = None if method.learn is None else Learning(method, model, agents, seeds)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
@@ -87,7 +93,7 @@ class Simulation:
     def run(self, around: Around | None = None, around_server: Around | None = None) -> Run:
         """Run once. `around` is where a meter goes: it is handed the execution of the compiled program; and
         `around_server` that of the server's own learning, where the method has it."""
-        out = dict(self._program.run(around))
+        out = dict(gathered(self._program.run(around)))
         messages = out.pop("messages")
         if self._learning is not None:
             out |= self._learning.run(out["start"], messages, around_server)
@@ -96,7 +102,7 @@ class Simulation:
         losses = (start_loss, final_loss, last_loss)
         diverged = rules.has_diverged(self.method, *losses, out.pop("finite"), self._diverged_at)
         out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
-        _warn(self.method, self._seeds, diverged, final_loss / start_loss, self._diverged_at)
+        warn_diverged(self.method, self._seeds, diverged, final_loss / start_loss, self._diverged_at)
         out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
         paths = out.pop("paths") or (None, None)
         if paths[0] is not None and self._learning is not None:
@@ -118,7 +124,8 @@ def _kept_rounds(method: Method, keep_paths: bool | Sequence[int]) -> tuple[int,
 def _checked_presence(
     method: Method, agents: Agents, participation: float, availability: Any
 ) -> tuple[int | None, Array | None]:
-    """How many agents a round draws (None for all), and who is there when (None where nobody said)."""
+    """How many agents a round draws (None for all), and the positions of those who are there in each round (None where
+    nobody said), [rounds, the most of a round], with fillers after the last."""
     if not 0 < participation <= 1:
         raise InputError(f"participation must be above 0 and at most 1, got {participation}.")
     if availability is not None:
@@ -132,13 +139,21 @@ def _checked_presence(
             )
     present = None if participation == 1.0 else max(1, round(participation * len(agents)))
     rules.check_agents(method, present or len(agents))
-    return present, availability
+    return present, None if availability is None else _positions(availability)
+
+
+def _positions(availability: np.ndarray[Any, Any]) -> Array:
+    rounds, agents = availability.shape
+    cohorts = np.full((rounds, max(1, availability.sum(1).max(initial=0))), agents, np.int32)
+    for row, there in zip(cohorts, availability, strict=True):
+        row[: there.sum()] = np.flatnonzero(there)
+    return jnp.asarray(cohorts)
 
 
 def _checked_models(
     method: Method, model: Model, agents: Agents, local: LocalModels | Array | Sequence[OwnModel] | None, seeds: int
 ) -> tuple[tuple[Model, ...] | None, Any]:
-    """The local models as [seeds, agents, d], zeros where the method does not ask for them; or, where each has an
+    """The local models as [seeds, agents, d], None where the method does not ask for them; or, where each has an
     architecture of its own, those and a tuple of [seeds, d]."""
     if method.needs_validation and not np.asarray(agents.data.validation.mask).any(-1).all():
         raise InputError(f"{method.name} needs validation samples of every agent; give make_agents(validation=...).")
@@ -147,7 +162,7 @@ def _checked_models(
             bound = method.needs_local or method.name in ("average", "local", "meta_backward")
             cure = "pass local=train_locally(model, agents)" + ("." if bound else ", or set start='random'.")
             raise InputError(f"{method.name} starts from the agents' own models; {cure}")
-        return None, jnp.zeros((seeds, len(agents), model.size))
+        return None, None
     if isinstance(local, Sequence):
         return _own_models(method, model, agents, local, seeds)
     models = np.asarray(local.models if isinstance(local, LocalModels) else local, np.float32)
@@ -187,7 +202,8 @@ def _own_models(
     return tuple(own.model for own in local), tuple(vectors)
 
 
-def _warn(method: Method, seeds: Any, diverged: Array, rise: Array, diverged_at: float) -> None:
+def warn_diverged(method: Method, seeds: Any, diverged: Array, rise: Array, diverged_at: float) -> None:
+    """Warn the caller of the caller's caller of seeds that diverged; `rise` is of the agents' mean loss."""
     gone = [int(s) for s, d in zip(seeds, np.asarray(diverged), strict=True) if d]
     if gone:
         worst = float(jnp.where(diverged, rise, -jnp.inf).max())

@@ -129,7 +129,7 @@ def stack(
     checked = []
     for (x, y, *_), label in zip(pairs, called, strict=True):
         x, y = check_pair(label, x, y, may_be_empty=may_be_empty)
-        checked.append((x, _check_classes(label, y)))
+        checked.append((x, check_classes(label, y)))
     weights = [_weights(label, pair, len(x)) for label, pair, (x, _) in zip(called, pairs, checked, strict=True)]
     weighed = any(len(pair) > 2 for pair in pairs)
     for thing, described in (
@@ -233,7 +233,7 @@ def _words(label: str, name: str, y: np.ndarray) -> np.ndarray:
     return y.astype(object)
 
 
-def _check_classes(label: str, y: np.ndarray) -> np.ndarray:
+def check_classes(label: str, y: np.ndarray) -> np.ndarray:
     if y.dtype.kind == "f":
         return y
     if y.ndim != 1:

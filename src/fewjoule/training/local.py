@@ -25,6 +25,7 @@ from fewjoule.tasks.samples import AgentData, Agents, Samples
 from fewjoule.training.curvature import largest_eigenvalue
 from fewjoule.training.descent import Loss, Optimiser, descend
 from fewjoule.training.descent import optimiser as make_optimiser
+from fewjoule.training.mesh import gathered, over_devices
 from fewjoule.training.program import Program
 
 LONGEST_CALL_SECONDS = 0.5
@@ -112,7 +113,8 @@ def train_locally(
         chunk, p, most = zero, training, 1
         while not bool(p.done.all()):
             began = time.perf_counter()
-            chunk, p = jax.block_until_ready(advance(samples, keys, chunk, zero + most, p))  # type: ignore[no-untyped-call]
+            p = gathered(jax.block_until_ready(advance(samples, keys, chunk, zero + most, p)))  # type: ignore[no-untyped-call]
+            chunk = chunk + most
             most = max(1, most * 2 if time.perf_counter() - began < LONGEST_CALL_SECONDS / 2 else most // 2)
             told(float(jnp.where(p.done, 1.0, p.steps / max_steps).mean()))
         return p
@@ -213,7 +215,7 @@ def _begin(model: Model, rules: _Rules, shared: bool, ids: Array, seeds: Array) 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _advance(
     model: Model, rules: _Rules, per_seed: bool, data: AgentData, keys: Array, chunk: Array, most: Array, p: _Training
-) -> tuple[Array, _Training]:
+) -> _Training:
     """Go on from chunk number `chunk`, for at most `most` chunks or until every agent is done."""
 
     def check(p: _Training, data: AgentData) -> _Training:
@@ -246,14 +248,19 @@ def _advance(
         after = check(p._replace(model=reached.vector, memory=reached.memory, steps=steps), data)
         return jax.tree.map(lambda old, new: jnp.where(p.done, old, new), p, after)
 
-    over_seeds = jax.vmap(jax.vmap(advance, (0, 0, 0, None)), (0, 0 if per_seed else None, 0, None))
+    all_at_once = jax.vmap(jax.vmap(advance, (0, 0, 0, None)), (0, 0 if per_seed else None, 0, None))
 
-    def go(carry: tuple[Array, _Training]) -> tuple[Array, _Training]:
-        chunk, p = carry
-        return chunk + 1, over_seeds(p, data, keys, chunk)
+    def of_some(data: AgentData, keys: Array, chunk: Array, most: Array, p: _Training) -> _Training:
+        def go(carry: tuple[Array, _Training]) -> tuple[Array, _Training]:
+            chunk, p = carry
+            return chunk + 1, all_at_once(p, data, keys, chunk)
 
-    last = chunk + most
-    return jax.lax.while_loop(lambda c: ~c[1].done.all() & (c[0] < last), go, (chunk, p))
+        last = chunk + most
+        return jax.lax.while_loop(lambda c: ~c[1].done.all() & (c[0] < last), go, (chunk, p))[1]
+
+    split = (per_seed, True, False, False, True)
+    trained: _Training = over_devices(of_some, len(keys), split)(data, keys, chunk, most, p)
+    return trained
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -15,6 +15,7 @@ from fewjoule.models.model import Model
 from fewjoule.tasks.samples import Agents, Samples
 from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
+from fewjoule.training.mesh import over_devices
 
 NOISE = 1.1
 """Losses whose ratio is within this are taken as equal."""
@@ -90,6 +91,9 @@ def _adapted(
     def over_agents(meta: Array, samples: Samples) -> Array:
         return jnp.mean(jax.vmap(one, (None, 0))(meta, samples))
 
-    if per_seed:
-        return jax.lax.map(lambda both: over_agents(*both), (metas, samples))
-    return jax.lax.map(lambda meta: over_agents(meta, samples), metas)
+    def over_seeds(metas: Array, samples: Samples) -> Array:
+        if per_seed:
+            return jax.lax.map(lambda both: over_agents(*both), (metas, samples))
+        return jax.lax.map(lambda meta: over_agents(meta, samples), metas)
+
+    return over_devices(over_seeds, len(metas), (True, per_seed))(metas, samples)

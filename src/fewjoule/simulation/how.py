@@ -1,0 +1,95 @@
+"""How agents are gone over: all at once, one after another, or in groups that bound the memory."""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fewjoule.energy.counts import count_once
+from fewjoule.errors import LARGEST_COUNT
+from fewjoule.methods.method import Method
+from fewjoule.models.model import Model
+from fewjoule.simulation.rules import NUMBER_BYTES, told
+from fewjoule.simulation.work import shapes
+from fewjoule.tasks.samples import AgentData
+
+TOGETHER_BYTES = 64 << 20
+"""What agents that are computed at once may read and write, as `count_once` adds it up (several times what is in memory
+at a time). Beyond it they no longer fit in a processor's cache: 10 000 sinusoids of 20 samples were 1.5 times faster in
+groups of 200 than all at once, 100 agents with mini-batches of 100 digits 1.17 times in groups of 20. Groups of one
+were slower throughout (0.5 to 1.05 times all at once)."""
+KEPT_BYTES = 1 << 30
+"""Of messages and models of a round. Beyond it groups keep sums alone, and the trace has no spread."""
+
+
+class How(NamedTuple):
+    """How agents are gone over. All ways give the same numbers but for the order of sums."""
+
+    alone: bool = False  # each compiled as it would be alone, one after another: the bits of a federation
+    apart: bool = False  # the agents' models differ in shape: each has a program of its own
+    group: int | None = None  # agents computed at once; None for all
+    sums: bool = False  # groups keep sums of their messages, so that memory does not grow with the agents
+
+    def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of every row of its arrays, stacked."""
+        if self.alone or self.group == 1:
+            return lambda *arrays: jax.lax.map(lambda row: function(*row), arrays)
+        return jax.vmap(function) if self.group is None else partial(_in_groups, jax.vmap(function), self.group)
+
+    def by_itself(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function; with `alone`, rounding as it does when it is compiled alone: the body of a loop is never merged
+        with what stands around it. A loop of one turn would be taken apart, so it has two."""
+        if not self.alone:
+            return function
+
+        def first_of_two(*arrays: Any) -> Any:
+            twice = jax.tree.map(lambda a: jnp.stack([a, a]), arrays)
+            return jax.tree.map(lambda a: a[0], self.each(function)(*twice))
+
+        return first_of_two
+
+
+def _in_groups(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
+    """A function of rows, group by group. The last group is as long as the others: it may begin among rows of the one
+    before it, which come out the same again."""
+    count = len(jax.tree.leaves(arrays)[0])
+    if count <= size:
+        return function(*arrays)
+
+    def group(number: Array, out: Any) -> Any:
+        start = jnp.minimum(number * size, count - size)
+        part = function(*jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), arrays))
+        return jax.tree.map(lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), out, part)
+
+    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(function, *arrays))
+    return jax.lax.fori_loop(0, -(-count // size), group, nothing)
+
+
+def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: int, keeps_models: bool) -> How:
+    """The way for `rows` agents in a round, with data of these shapes, and so many seeds at once.
+
+    `keeps_models` says that every agent's model is wanted after a round. So do methods that need all messages (a
+    median, a trimmed mean, all of them): theirs are kept, and memory grows with agents times weights.
+    """
+    most = at_once(method, model, data, seeds)
+    if rows <= most:
+        return How()
+    sums = method.combine == "mean" and method.learn is None and not keeps_models
+    kept = 2 * NUMBER_BYTES * model.size * rows * seeds
+    return How(group=-(-rows // -(-rows // most)), sums=sums and kept > KEPT_BYTES)
+
+
+@lru_cache
+def at_once(method: Method, model: Model, data: AgentData, seeds: int) -> int:
+    """How many agents with data of these shapes are computed at once, for so many seeds."""
+    if not method.rounds:
+        return LARGEST_COUNT
+    s = shapes(method, model, data)
+
+    def turn(state: Any, broadcast: Any, data: AgentData, key: Any) -> Any:
+        return method.agent(model.loss, state, told(broadcast, 0), data, key)
+
+    return max(1, TOGETHER_BYTES // (count_once(turn, s.agent_state, s.broadcast, data, s.key).bytes * seeds))

@@ -1,0 +1,57 @@
+"""Rows of independent work (seeds, agents, new tasks) over all devices of the machine: no device waits for another."""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as Spec
+
+AXIS = "devices"
+
+
+def use_all_cores() -> None:
+    """Give JAX one device for each core that this process may use, unless it computes already or somebody has said how
+    many: `JAX_NUM_CPU_DEVICES=1` in the environment keeps everything on one."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if jax.config.values["jax_num_cpu_devices"] != -1 or "host_platform_device_count" in flags:
+        return
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(RuntimeError):  # JAX computes already
+        jax.config.update("jax_num_cpu_devices", count)  # type: ignore[no-untyped-call]
+
+
+def over_devices(function: Callable[..., Any], rows: int, split: Sequence[bool]) -> Callable[..., Any]:
+    """The function, on as many devices as there are rows of work for.
+
+    Arguments that are `split` have a leading axis of so many `rows`, the others go to every device whole. All that the
+    function gives has a leading axis of rows. Where devices do not divide them, the last row is computed again.
+    """
+    devices = jax.devices()[:rows]
+    if len(devices) == 1:
+        return function
+    mesh = jax.make_mesh((len(devices),), (AXIS,), devices=devices, axis_types=(AxisType.Auto,))
+    rowwise, whole = Spec(AXIS), Spec()  # type: ignore[no-untyped-call]
+    specs = tuple(rowwise if each else whole for each in split)
+    sharded = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=rowwise, check_vma=False)
+    more = -rows % len(devices)
+
+    def run(*arguments: Any) -> Any:
+        def padded(array: Any) -> Any:
+            return jnp.concatenate([array, jnp.repeat(array[-1:], more, 0)]) if more else array
+
+        given = [jax.tree.map(padded, a) if each else a for a, each in zip(arguments, split, strict=True)]
+        return jax.tree.map(lambda array: array[:rows], sharded(*given))
+
+    return run
+
+
+def gathered(tree: Any) -> Any:
+    """Arrays of all devices on the default one, as if it had computed them."""
+    if len(jax.devices()) == 1:
+        return tree
+    return jax.tree.map(lambda array: jnp.asarray(np.asarray(array)), tree)

@@ -1,0 +1,48 @@
+"""Several devices give the numbers of one. JAX fixes its devices when it starts, so they are tried in processes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+RUN = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np
+import fewjoule as fj
+from fewjoule.training.worth import adapted_loss
+
+model = fj.mlp([1, 5, 1])
+agents = fj.sinusoid.agents([1, 2], samples=8, validation=0, seed=[0, 5, 9])
+start = model.init(jax.random.key(0))
+local = start + 0.1 * jax.random.normal(jax.random.key(1), (3, 2, model.size))
+trained = fj.train_locally(model, agents, seed=[0, 5, 9], max_steps=30, check_every=10, batch=4)
+run = fj.simulate(
+    fj.meta_backward(rounds=3, batch=4), model, agents, local, seed=[0, 5, 9], participation=0.5, keep_paths=True
+)
+worth = adapted_loss(model, run.meta, agents, steps=2, learning_rate=0.01, optimiser="sgd")
+out = {"meta": run.meta, "path": run.meta_path, "bits": run.uplink_bits, "loss": run.trace.loss, "worth": worth}
+out |= {"local": trained.models, "steps": trained.steps}
+print(json.dumps({"devices": len(jax.devices())} | {k: np.asarray(v).tolist() for k, v in out.items()}))
+"""
+
+
+def in_a_process(devices):
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)} if devices else {
+        name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"
+    }  # fmt: skip
+    found = subprocess.run([sys.executable, "-c", RUN], env=env, capture_output=True, text=True, check=True)
+    return json.loads(found.stdout)
+
+
+@pytest.mark.slow
+def test_the_number_of_devices_changes_nothing():
+    """Three seeds on two devices, which do not divide them; and on as many as there are cores, which is the default."""
+    one, two, every = (in_a_process(devices) for devices in (1, 2, None))
+    assert (one.pop("devices"), two.pop("devices")) == (1, 2)
+    assert every.pop("devices") == len(os.sched_getaffinity(0))
+    for name, values in one.items():
+        np.testing.assert_allclose(two[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(every[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
