@@ -170,7 +170,7 @@ def test_inputs_are_divided_and_standardised_as_in_training(tmp_path: Path) -> N
     model = fj.mlp([2, 6, 1])
     form = DataFormat(divide_by=4.0, mean=(1.0, -2.0), scale=(0.5, 3.0))
     x = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
-    write_c(tmp_path / "c", model, drawn(model), format=form)
+    fj.export(tmp_path / "c", model, drawn(model), {"reading": form._asdict()}, to="c")
     board.write_samples(tmp_path / "c", board.Samples(x, x[:, :1], x))
     got = board.run_on_host(tmp_path / "c")
     read = standardised(x / np.float32(4), form)

@@ -53,7 +53,7 @@ def test_other_layouts_are_read_back(layout: str, tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = CASES[0][0]
-    with pytest.raises(InputError, match="exported to onnx, pytorch, flax, not 'tflite'"):
+    with pytest.raises(InputError, match="exported to onnx, pytorch, flax, c, not 'tflite'"):
         export(tmp_path / "m", model, drawn(model), to="tflite")
     own = Model(lambda key: jnp.zeros((1, 1)), lambda w, x: x @ w)
     with pytest.raises(InputError, match="custom model are not known"):

@@ -26,15 +26,17 @@ from jax import Array
 from fewjoule._version import __version__
 from fewjoule.errors import InputError
 from fewjoule.files import check_writable, write_atomically
+from fewjoule.models.c_source import write_c
 from fewjoule.models.layouts import check_layout, dense_sizes, fit_tensors, from_layout, to_layout
 from fewjoule.models.model import Model
 from fewjoule.models.nets import mlp, model_from_spec
 from fewjoule.models.onnx import onnx_graph
+from fewjoule.tasks.format import format_of_card
 
 HEADER_LIMIT_BYTES = 16 * 2**20
 FLOATS = ("F16", "BF16", "F32", "F64")
 CARD_KEY = "fewjoule"
-TARGETS = ("onnx", "pytorch", "flax")
+TARGETS = ("onnx", "pytorch", "flax", "c")
 
 
 class ModelFile(NamedTuple):
@@ -75,9 +77,16 @@ def export(
     to: str = "onnx",
     force: bool = False,
 ) -> None:
-    """Write the model for another runtime: an ONNX graph, or safetensors in PyTorch's or Flax's names and axes."""
+    """Write the model for another runtime: an ONNX graph, safetensors in PyTorch's or Flax's names and axes, or C.
+
+    C is a folder (`fewjoule.models.c_source.write_c` has all its settings), which reads inputs as the card says.
+    """
     if to not in TARGETS:
         raise InputError(f"models are exported to {', '.join(TARGETS)}, not {to!r}.")
+    if to == "c":
+        task = "regression" if model.loss_name == "mse" else "classification"
+        write_c(Path(path), model, vector, format=format_of_card(card or {}, task), force=force)
+        return
     check_writable(path, force=force)
     if to == "onnx":
         metadata = _card_metadata(card or {"model": model.spec, "loss": model.loss_name})

@@ -6,7 +6,6 @@
 
 static float answers[ANSWERS];
 #if FEWJOULE_TOLD < FEWJOULE_OUTPUTS
-#define MARK 0xFFFFFFFFU
 static uint32_t class_samples[FEWJOULE_OUTPUTS];
 #endif
 
@@ -108,11 +107,11 @@ static void clip(void)
 #endif
 
 #if FEWJOULE_TOLD < FEWJOULE_OUTPUTS
-/* Marks the classes that the device has most samples of, the lower ones of equals. */
+/* Sets `class_samples` to 0 for the classes that the device has most samples of, the lower ones of equals. */
 static void find_own_classes(const fewjoule_task *task)
 {
     for (uint32_t o = 0U; o < FEWJOULE_OUTPUTS; o++) {
-        class_samples[o] = 0U;
+        class_samples[o] = 1U; /* so that a class without samples is not yet chosen */
     }
     for (uint32_t s = 0U; (task != NULL) && (s < task->samples); s++) {
         task->read(task->context, s, activations, target);
@@ -121,14 +120,11 @@ static void find_own_classes(const fewjoule_task *task)
         }
     }
     for (uint32_t chosen = 0U; chosen < FEWJOULE_TOLD; chosen++) {
-        uint32_t best = FEWJOULE_OUTPUTS;
-        for (uint32_t o = 0U; o < FEWJOULE_OUTPUTS; o++) {
-            const uint32_t is_free = (class_samples[o] != MARK) ? 1U : 0U;
-            if ((is_free != 0U) && ((best == FEWJOULE_OUTPUTS) || (class_samples[o] > class_samples[best]))) {
-                best = o;
-            }
+        uint32_t best = 0U;
+        for (uint32_t o = 1U; o < FEWJOULE_OUTPUTS; o++) {
+            best = (class_samples[o] > class_samples[best]) ? o : best;
         }
-        class_samples[best] = MARK;
+        class_samples[best] = 0U;
     }
 }
 #endif
@@ -207,7 +203,7 @@ static void ask(const fewjoule_task *task)
         forward();
         for (uint32_t o = 0U; o < FEWJOULE_OUTPUTS; o++) {
 #if FEWJOULE_TOLD < FEWJOULE_OUTPUTS
-            if (class_samples[o] != MARK) {
+            if (class_samples[o] != 0U) {
                 continue;
             }
 #endif
@@ -274,7 +270,7 @@ uint32_t fewjoule_answer(const fewjoule_task *task, uint8_t *message)
     }
     spacing = coarsened(spacing); /* a division to the nearest cannot have rounded down to 8 significant bits */
     unit = (spacing > 0.0F) ? spacing : 1.0F;
-    scale = float_of((255U << 23) - (bits_of(unit) & 0x7F800000U)); /* a power of two: unit * scale is from 2 to 4 */
+    scale = float_of(0x7F800000U - (bits_of(unit) & 0x7F800000U)); /* a power of two: unit * scale is from 2 to 4 */
     inverse = 1.0F / (unit * scale);
     if (spacing > 0.0F) {
         offset = floor_of((((low * 0.5F) + (high * 0.5F)) * scale) * inverse) - (LEVELS / 2);
