@@ -29,6 +29,19 @@ RATES = (0.003, 0.01, 0.03)  # of Adam, of which every agent with an architectur
 ARCHITECTURES = ([1, 40, 40, 1], [1, 64, 1], [1, 20, 20, 20, 1])
 LOCAL = ("meta_backward", "average", "fedsgd")
 MARKS = ("<!-- made by bench/answers.py -->", "<!-- end -->")
+NAMED = {
+    "sinusoid": ("ceiling", "invented", "answers 10 x 4", "answers 20 x 6", "average", "meta_backward"),
+    "mnist": (
+        "ceiling",
+        "invented",
+        "answers 300 x 3 x 4",
+        "answers 100 x 10 x 4",
+        "average",
+        "meta_backward",
+        "fedsgd",
+    ),
+}
+"""The points of the picture that have room for their names."""
 ROWS: dict[str, dict[str, dict[str, Any]]] = {
     "sinusoid": {
         "answers 20 x 6": {"method": "answers", "questions": "range:-5:5"},
@@ -206,18 +219,22 @@ def draw(done: dict[str, Any], docs: Path) -> None:
     charts = []
     for name, table in done.items():
         points = [
-            {"method": label, "bits": max(row["uplink_bits_per_agent"], 30), "family": _family(label)}
+            {
+                "name": label if label in NAMED[name] else "",
+                "bits": max(row["uplink_bits_per_agent"], 30),
+                "family": _family(label),
+            }
             | {key: row[key] for key in ("quality", "low", "high")}
             for label, row in table["rows"].items()
         ]
-        scale = alt.Scale(type="log" if "loss" in table["metric"] else "linear", zero=False)
+        scale = alt.Scale(type="log" if "loss" in table["metric"] else "linear", zero=False, nice=False, padding=10)
         base = alt.Chart(alt.InlineData(values=points)).encode(
             x=alt.X("bits:Q", scale=alt.Scale(type="log"), title="bits that one agent sends (left edge: none)"),
             y=alt.Y("quality:Q", scale=scale, title=f"{table['metric']} after {table['steps']} steps"),
             color=alt.Color("family:N", title=None),
         )
         bars = base.mark_rule().encode(y=alt.Y("low:Q", scale=scale), y2="high:Q")
-        text = base.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
+        text = base.mark_text(align="left", dx=7, fontSize=10).encode(text="name:N")
         charts.append(
             (bars + base.mark_point(filled=True, size=60) + text).properties(width=520, height=300, title=name)
         )

@@ -111,8 +111,8 @@ def sinusoid(seeds: list[int]) -> list[dict[str, Any]]:
         rows.append(
             table_row("sinusoid", attack, *([s[k] for s in scores[name]] for name in ("weights", "answers")), "AUC")
         )
-    rows.append(table_row("sinusoid", "function: error of the amplitude", wrong["weights"], wrong["answers"], "share"))
-    rows.append(table_row("sinusoid", "amplitude: error of itself", off["weights"], off["answers"], "share"))
+    rows.append(table_row("sinusoid", "function: rms error in amplitudes", wrong["weights"], wrong["answers"], "share"))
+    rows.append(table_row("sinusoid", "amplitude: relative error", off["weights"], off["answers"], "share"))
     return rows
 
 

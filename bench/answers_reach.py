@@ -32,9 +32,12 @@ FIRST_SEED = 5000
 MARKS = ("<!-- made by bench/answers_reach.py -->", "<!-- end of reach -->")
 RANGE = {"questions": "range:-5:5"}
 STUDY_MODEL = fj.mlp([1, 40, 40, 1])
-WIDTHS = {30: (10_000, 1200, 3), 100: (4000, 600, 3), 315: (1000, 150, 2), 1000: (250, 20, 1)}
-"""Two hidden layers of so many units: steps of the agents' own training, episodes of the server's, and seeds at most.
-The larger ones get less of all three: one step costs as much as a thousand."""
+SIZES = (
+    (30, 10_000, 1200, 3), (30, 10_000, 150, 3), (30, 10_000, 20, 3),
+    (100, 4000, 600, 3), (315, 1000, 150, 2), (1000, 250, 20, 1),
+)  # fmt: skip
+"""Units of each of two hidden layers, steps of the agents' own training, episodes of the server's, and seeds at most.
+The larger ones get less of all three, since one step costs as much as a thousand; the smallest also gets as little."""
 PAIRS = (((0, 1, 2), (7, 8, 9)), ((3, 4, 5), (6, 7, 8)), ((0, 2, 4), (1, 3, 5)), ((5, 6, 7), (1, 4, 9)))
 
 Row = dict[str, Any]
@@ -66,7 +69,7 @@ def losses(
 def weights(seeds: list[int]) -> list[Row]:
     """Agents and meta-model of d weights. The learning rate falls as the width grows, as stability asks."""
     rows = []
-    for width, (steps, episodes, most) in WIDTHS.items():
+    for width, steps, episodes, most in SIZES:
         model, rate, setups = fj.mlp([1, width, width, 1]), 0.01 * min(1, 40 / width), []
         for seed in seeds[:most]:
             who = fj.sinusoid.agents(seed=seed)

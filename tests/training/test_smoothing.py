@@ -77,4 +77,4 @@ def test_absent_functions_and_constant_ones_do_no_harm() -> None:
 
 def test_many_inputs_close_together_still_have_a_factor() -> None:
     x = jnp.linspace(0, 1e-3, 300)[:, None]
-    assert np.isfinite(run(x, (1e6 * x)[None], x, jnp.ones(1), 256)).all()
+    assert np.isfinite(run(x, (1e6 * x)[None], x, jnp.ones(1), FINE)).all()

@@ -1,7 +1,7 @@
 """What one equation of a jaxpr costs: the rules behind `fewjoule.energy.counts`; `primitives.toml` says whose they are.
 
 Equations outside the table (gathers, sorts, pooling, special functions) are priced by XLA's own count for that one
-equation. Where XLA cannot see inside either (LAPACK calls, callbacks), the count is refused rather than taken as 0.
+equation. Where XLA cannot see inside either (other LAPACK calls, callbacks), it is refused rather than taken as 0.
 """
 
 import math
