@@ -14,7 +14,10 @@ COMMANDS = {  # name: where it is, and the first line of its help
         "run.run",
         "Run a study: local training, every method, adaptation to new tasks, energy, figures and a page.",
     ),
-    "plan": ("plan.plan", "Say what every method would cost one agent at most on a link, which fit a budget, and which to take."),
+    "plan": (
+        "plan.plan",
+        "Say what every method would cost one agent at most on a link, which fit a budget, and which to take.",
+    ),
     "doctor": (
         "doctor.doctor",
         "Say what this machine can measure and whether a run would work; exit code 0 only if it would.",
