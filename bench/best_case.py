@@ -23,9 +23,8 @@ from fewjoule.studies.summary import interval
 from fewjoule.training.adapt import adapt
 from fewjoule.training.local import train_locally
 
-RADII = ["auto", Schedule("constant", 1e-6), Schedule("linear", 1e-4)]
-"""Shares of the agents' spread. The whole of it (`linear` from 1 on) diverges in nearly every run of the studies.
-The map is coarse, since every setting costs a compilation."""
+RADII = ["auto", *(Schedule(kind, first) for kind in ("constant", "linear") for first in (1e-6, 1e-5, 1e-4))]
+"""Shares of the agents' spread, to where nearly every run diverges."""
 LEARNING_RATES = (1e-3, 1e-2)
 ROUNDS = (50, 200)
 TRAINING = {"sinusoid": (20000, 1000), "mnist": (500, 20)}
