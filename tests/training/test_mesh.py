@@ -12,6 +12,7 @@ RUN = """
 import json, sys
 import jax, jax.numpy as jnp, numpy as np
 import fewjoule as fj
+from fewjoule.simulation import how
 from fewjoule.training.worth import adapted_loss
 
 model = fj.mlp([1, 5, 1])
@@ -25,6 +26,10 @@ run = fj.simulate(
 worth = adapted_loss(model, run.meta, agents, steps=2, learning_rate=0.01, optimiser="sgd")
 out = {"meta": run.meta, "path": run.meta_path, "bits": run.uplink_bits, "loss": run.trace.loss, "worth": worth}
 out |= {"local": trained.models, "steps": trained.steps}
+how.SPLIT_FLOPS = 0
+four = fj.sinusoid.agents([1, 2, 3, 4], samples=8, validation=0)
+split = fj.simulate(fj.fedavg(rounds=2, local_steps=2, batch=4, start="random"), model, four, keep_paths=True)
+out |= {"split": split.meta, "agents": split.agent_path, "spread": split.trace.spread}
 print(json.dumps({"devices": len(jax.devices())} | {k: np.asarray(v).tolist() for k, v in out.items()}))
 """
 
