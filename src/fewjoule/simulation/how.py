@@ -25,8 +25,8 @@ were slower throughout (0.5 to 1.05 times all at once)."""
 KEPT_BYTES = 1 << 30
 """Of messages and models of a round. Beyond it groups keep sums alone, and the trace has no spread."""
 SPLIT_FLOPS = 20_000_000
-"""Of a round of one seed, from which on its agents are split over the devices: about a millisecond of one core, beside
-the tenths that devices take to meet."""
+"""Of one device in a round. Where one seed has so much work for several, its agents are split over them: about a
+millisecond of a core, beside the tenths that devices take to meet."""
 
 
 class How(NamedTuple):
@@ -87,8 +87,9 @@ def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: i
     median, a trimmed mean, all of them): theirs are kept, and memory grows with agents times weights.
     """
     most, devices = at_once(method, model, data, seeds), 1
-    if seeds == 1 and rows * sum(turn_flops(method, model, data)) >= SPLIT_FLOPS:
-        devices = max(n for n in range(1, len(jax.devices()) + 1) if rows % n == 0)
+    if seeds == 1:
+        busy = min(len(jax.devices()), rows * sum(turn_flops(method, model, data)) // SPLIT_FLOPS)
+        devices = max((n for n in range(1, busy + 1) if rows % n == 0), default=1)
     if rows <= most:
         return How(devices=devices)
     sums = method.combine == "mean" and method.learn is None and not keeps_models
