@@ -3,8 +3,8 @@
     python bench/scale.py [--quick] [JOB ...]
 
     cohort       a round of 100 agents out of 1000 and out of 10 000, in memory
-    million      a round of 100 agents out of a million on disk, beside one out of 1000 in memory: FedAvg, and where agents
-                 keep a state on disk (FedAvg with error feedback; Meta-Backward)
+    million      a round of 100 agents out of a million on disk, beside one out of 1000 in memory: FedAvg, and where
+                 agents keep a state on disk (FedAvg with error feedback; Meta-Backward)
     all          all of 10 000 and of 100 000 agents in every round
     cores        the methods of the sinusoid study on one core and on all of them
 

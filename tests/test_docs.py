@@ -10,7 +10,9 @@ from fewjoule.energy import LINKS, link
 from fewjoule.methods import METHODS
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ["own-data.md", "own-models.md", "choosing-a-method.md", "radio-budgets.md", "microcontrollers.md"]
+PAGES = [
+    "scale.md", "own-data.md", "own-models.md", "choosing-a-method.md", "radio-budgets.md", "microcontrollers.md", "modules.md",
+]  # fmt: skip
 
 
 def text_of(page: str) -> str:

@@ -8,8 +8,9 @@ import pytest
 import fewjoule as fj
 from fewjoule.randomness import agent_id, key_for, round_key
 from fewjoule.simulation import simulate as simulation_room
-from fewjoule.simulation.how import How
+from fewjoule.simulation.how import How, how_to_go
 from fewjoule.simulation.simulate import Simulation
+from fewjoule.simulation.work import data_of
 
 SIZES = (20, 13, 17, 9, 11, 16, 8)
 CLOSE = {"rtol": 2e-5, "atol": 1e-6}
@@ -73,23 +74,50 @@ def gone_over(how, method, *args, **kwargs):
         return fj.simulate(method, *args, **kwargs)
 
 
-@pytest.mark.parametrize(
-    "name", ["meta_backward", *(pytest.param(n, marks=pytest.mark.slow) for n in ("feedback", "fedexp"))]
-)
-def test_at_once_in_turn_and_in_groups_are_the_same(name, model, seven, own):
-    """Seven agents in groups of three: the last group begins among agents of the one before, which must not count
-    twice. Of five at most that are there, fillers are left out."""
+def some_of_seven(rounds=6):
     rng = np.random.default_rng(1)
-    some = rng.permuted(np.arange(7) < rng.integers(0, 6, (6, 1)), axis=1)
-    for there in (None, some):
-        run = {
-            how: gone_over(how, METHODS[name], model, seven, own, seed=2, availability=there)
-            for how in (How(), How(group=1), How(group=3, sums=True), How(group=3))
-        }
-        whole, in_turn, sums, kept = run.values()
+    return rng.permuted(np.arange(7) < rng.integers(0, 6, (rounds, 1)), axis=1)
+
+
+def test_groups_that_keep_sums_are_all_at_once(model, seven, own):
+    """Seven agents in groups of three, of whom five at most are there: the last group begins among agents of the one
+    before, which must not count twice; fillers are left out."""
+    method, there = METHODS["meta_backward"], some_of_seven()
+    check_sums(*(gone_over(how, method, model, seven, own, seed=2, availability=there) for how in (SUMS, How())))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_at_once_in_turn_and_in_groups_are_the_same(name, model, seven, own):
+    for there in (None, some_of_seven()):
+        sums, whole, in_turn, kept = (
+            gone_over(how, METHODS[name], model, seven, own, seed=2, availability=there)
+            for how in (SUMS, How(), How(group=1), How(group=3))
+        )
         alike(in_turn, whole)
         alike(kept, whole)
-        assert np.isnan(sums.trace.spread).all()  # it would need all models at once
-        for each in (sums, whole):
-            object.__setattr__(each, "trace", each.trace._replace(spread=np.zeros(6)))
-        alike(sums, whole)
+        check_sums(sums, whole)
+
+
+SUMS = How(group=3, sums=True)
+
+
+def check_sums(sums, whole):
+    assert np.isnan(sums.trace.spread).all()  # it would need all models at once
+    for each in (sums, whole):
+        object.__setattr__(each, "trace", each.trace._replace(spread=np.zeros(6)))
+    alike(sums, whole)
+
+
+def test_the_way_follows_from_the_work(model, seven):
+    """Few agents go at once, many in groups, and beyond memory as sums; a median needs every message."""
+    data = data_of(seven)
+    mean, median = fj.fedavg(), fj.fedavg(combine="median")
+    assert how_to_go(mean, model, data, 7, 1, False) == How()
+    many = how_to_go(mean, model, data, 100_000, 1, False)
+    assert not many.sums
+    assert many.group * -(-100_000 // many.group) < 101_000  # groups of nearly equal length
+    assert how_to_go(mean, model, data, 10_000_000, 1, False).sums
+    assert how_to_go(median, model, data, 10_000_000, 1, False) == how_to_go(mean, model, data, 10_000_000, 1, True)
+    assert not how_to_go(median, model, data, 10_000_000, 1, False).sums
+    assert how_to_go(mean, model, data, 100_000, 4, False).group < many.group

@@ -1,5 +1,6 @@
 """A population on disk: the rounds of `simulate`, with memory for a cohort alone."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -36,9 +37,19 @@ def own(model):
     return model.init(jax.random.key(7)) + 0.1 * jnp.stack([model.init(jax.random.key(k)) for k in range(9)])
 
 
-@pytest.mark.parametrize(
-    "name", ["meta_backward", *(pytest.param(n, marks=pytest.mark.slow) for n in ("fedavg", "auto", "feedback"))]
-)
+def test_agents_of_one_size_go_as_in_simulate(model, tmp_path):
+    rng = np.random.default_rng(2)
+    pairs = [(x, np.sin(x)) for x in rng.uniform(-3, 3, (5, 4))]
+    method = fj.fedavg(rounds=2, local_steps=1, start="random")
+    run = fj.simulate_population(method, model, fj.population(pairs, tmp_path / "five"), cohort=3, seed=1)
+    there = np.zeros((2, 5), bool)
+    np.put_along_axis(there, run.cohorts, True, 1)
+    whole = fj.simulate(method, model, fj.make_agents(pairs), seed=1, availability=there)
+    np.testing.assert_allclose(run.meta, whole.meta, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
 def test_the_rounds_are_those_of_simulate(name, model, pairs, nine, own, tmp_path):
     """Four of nine agents in each round, from three buckets of sizes; states come back from disk."""
     method, local = METHODS[name], None if name == "fedavg" else own
@@ -72,6 +83,18 @@ def test_all_of_them_are_those_of_simulate_too(model, pairs, nine):
     run = fj.simulate_population(method, model, nine, seed=1)
     whole = fj.simulate(method, model, fj.make_agents(pairs), seed=1)
     np.testing.assert_allclose(run.meta, whole.meta, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = re.findall(
+        r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/scale.md").read_text(), re.DOTALL
+    )
+    exec(snippet, {})
+    said = capsys.readouterr().out
+    assert "100 of 2000 agents in each of 5 rounds" in said
+    assert "Ledger of" in said
 
 
 def test_a_population_is_what_was_written(pairs, nine):

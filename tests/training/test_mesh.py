@@ -12,6 +12,8 @@ RUN = """
 import json, sys
 import jax, jax.numpy as jnp, numpy as np
 import fewjoule as fj
+from fewjoule.simulation import how
+from fewjoule.simulation.work import data_of
 from fewjoule.training.worth import adapted_loss
 
 model = fj.mlp([1, 5, 1])
@@ -25,7 +27,13 @@ run = fj.simulate(
 worth = adapted_loss(model, run.meta, agents, steps=2, learning_rate=0.01, optimiser="sgd")
 out = {"meta": run.meta, "path": run.meta_path, "bits": run.uplink_bits, "loss": run.trace.loss, "worth": worth}
 out |= {"local": trained.models, "steps": trained.steps}
-print(json.dumps({"devices": len(jax.devices())} | {k: np.asarray(v).tolist() for k, v in out.items()}))
+how.SPLIT_FLOPS = 1
+four = fj.sinusoid.agents([1, 2, 3, 4], samples=8, validation=0)
+fedavg = fj.fedavg(rounds=2, local_steps=2, batch=4, start="random")
+split = fj.simulate(fedavg, model, four, keep_paths=True)
+over = how.how_to_go(fedavg, model, data_of(four), 4, 1, True).devices
+out |= {"split": split.meta, "agents": split.agent_path, "spread": split.trace.spread}
+print(json.dumps({"devices": len(jax.devices()), "over": over} | {k: np.asarray(v).tolist() for k, v in out.items()}))
 """
 
 
@@ -42,6 +50,7 @@ def test_the_number_of_devices_changes_nothing():
     """Three seeds on two devices, which do not divide them; and on as many as there are cores, which is the default."""
     one, two, every = (in_a_process(devices) for devices in (1, 2, None))
     assert (one.pop("devices"), two.pop("devices")) == (1, 2)
+    assert (one.pop("over"), two.pop("over")) == (1, 2)  # a seed's agents
     assert every.pop("devices") == len(os.sched_getaffinity(0))
     for name, values in one.items():
         np.testing.assert_allclose(two[name], values, rtol=1e-5, atol=1e-6, err_msg=name)

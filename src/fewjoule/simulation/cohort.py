@@ -73,7 +73,7 @@ def one_round(
         over_present = partial(rules.mean_over, here=rows.here)
         up, models = rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info), info.model
         spread = (jnp.linalg.norm(models - over_present(models), axis=-1) * there).max()
-        states = states if how.apart or rows.here is None else _where(rows.here, states, rows.states)
+        states = states if how.apart or rows.here is None else where_here(rows.here, states, rows.states)
         traced = over_present(info.loss), spread, over_present(info.active), there.sum()
         after, trace = _unless_nobody(server, broadcast, after, rows.here is not None, *traced)
     here = jnp.ones(len(rows.keys), jnp.int32) if rows.here is None else rows.here.astype(jnp.int32)
@@ -86,7 +86,7 @@ def summed(method: Method, model: Model, how: How, broadcast: Broadcast, rows: R
     states, messages, info = _turns(method, model, how, broadcast, rows)
     up = jnp.broadcast_to(rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info), rows.keys.shape)
     (loss, active), count = rules.sum_over((info.loss, info.active), rows.here)
-    states = states if rows.here is None else _where(rows.here, states, rows.states)
+    states = states if rows.here is None else where_here(rows.here, states, rows.states)
     return states, up, Sums(*rules.sum_over(messages, rows.here, rows.weights), loss, active, count)
 
 
@@ -152,6 +152,6 @@ def _in_groups(method: Method, model: Model, how: How, broadcast: Broadcast, row
     return states, up, sums
 
 
-def _where(here: Array, new: Any, old: Any) -> Any:
+def where_here(here: Array, new: Any, old: Any) -> Any:
     """Rows of `new` where the agent is here, else of `old`."""
     return jax.tree.map(lambda n, o: jnp.where(here.reshape((-1,) + (1,) * (n.ndim - 1)), n, o), new, old)

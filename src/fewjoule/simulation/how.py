@@ -13,8 +13,9 @@ from fewjoule.errors import LARGEST_COUNT
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
 from fewjoule.simulation.rules import NUMBER_BYTES, told
-from fewjoule.simulation.work import shapes
+from fewjoule.simulation.work import shapes, turn_flops
 from fewjoule.tasks.samples import AgentData
+from fewjoule.training.mesh import over_devices
 
 TOGETHER_BYTES = 64 << 20
 """What agents that are computed at once may read and write, as `count_once` adds it up (several times what is in memory
@@ -23,6 +24,9 @@ groups of 200 than all at once, 100 agents with mini-batches of 100 digits 1.17 
 were slower throughout (0.5 to 1.05 times all at once)."""
 KEPT_BYTES = 1 << 30
 """Of messages and models of a round. Beyond it groups keep sums alone, and the trace has no spread."""
+SPLIT_FLOPS = 20_000_000
+"""Of one device in a round. Where one seed has so much work for several, its agents are split over them: about a
+millisecond of a core, beside the tenths that devices take to meet."""
 
 
 class How(NamedTuple):
@@ -32,12 +36,20 @@ class How(NamedTuple):
     apart: bool = False  # the agents' models differ in shape: each has a program of its own
     group: int | None = None  # agents computed at once; None for all
     sums: bool = False  # groups keep sums of their messages, so that memory does not grow with the agents
+    devices: int = 1  # that the agents of a round are split over
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of every row of its arrays, stacked."""
         if self.alone or self.group == 1:
             return lambda *arrays: jax.lax.map(lambda row: function(*row), arrays)
-        return jax.vmap(function) if self.group is None else partial(_in_groups, jax.vmap(function), self.group)
+        at_once = jax.vmap(function)
+        of_some = at_once if self.group is None else partial(_in_groups, at_once, self.group)
+
+        def split(*arrays: Any) -> Any:
+            rows = len(jax.tree.leaves(arrays)[0])
+            return over_devices(of_some, rows, [True] * len(arrays), self.devices)(*arrays)
+
+        return of_some if self.devices == 1 else split
 
     def by_itself(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function; with `alone`, rounding as it does when it is compiled alone: the body of a loop is never merged
@@ -74,12 +86,16 @@ def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: i
     `keeps_models` says that every agent's model is wanted after a round. So do methods that need all messages (a
     median, a trimmed mean, all of them): theirs are kept, and memory grows with agents times weights.
     """
-    most = at_once(method, model, data, seeds)
+    most, devices = at_once(method, model, data, seeds), 1
+    if seeds == 1:
+        busy = min(len(jax.devices()), rows * sum(turn_flops(method, model, data)) // SPLIT_FLOPS)
+        devices = max((n for n in range(1, busy + 1) if rows % n == 0), default=1)
     if rows <= most:
-        return How()
+        return How(devices=devices)
     sums = method.combine == "mean" and method.learn is None and not keeps_models
     kept = 2 * NUMBER_BYTES * model.size * rows * seeds
-    return How(group=-(-rows // -(-rows // most)), sums=sums and kept > KEPT_BYTES)
+    sums = sums and kept > KEPT_BYTES
+    return How(group=-(-rows // -(-rows // most)), sums=sums, devices=1 if sums else devices)
 
 
 @lru_cache

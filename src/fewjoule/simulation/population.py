@@ -23,7 +23,7 @@ from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.models.model import Model, check_samples
 from fewjoule.randomness import PURPOSES, key_for, round_key, seeds_of
 from fewjoule.simulation import rules
-from fewjoule.simulation.cohort import Rows, Sums, concluded, summed
+from fewjoule.simulation.cohort import Rows, Sums, concluded, summed, where_here
 from fewjoule.simulation.how import How, at_once
 from fewjoule.simulation.population_run import PopulationRun
 from fewjoule.simulation.rounds import first_upload
@@ -83,7 +83,7 @@ class _Running:
         self._method, self._model, self._population, self._local = method, model, population, local
         self._cohort, self._seed, self._place = cohort, seed, place
         data = _shapes(population)
-        self._no_states = shapes(method, model, data).agent_state
+        self._state_shapes = shapes(method, model, data).agent_state
         most = at_once(method, model, data, seeds=1)
         parts = 1 if len(population.buckets) == 1 else 2 * len(population.buckets)
         self._rows = min(most, -(-cohort // parts))
@@ -103,9 +103,8 @@ class _Running:
         for index, block, is_last in ahead(self._turns()):
             if sums is None:
                 who, sent = [], []
-            states, up_bytes, sums = _heard(
-                method, model, seed, index, broadcast, block.ids, block.data, block.here, self._states(block), sums
-            )
+            kept, seen = self._states(block)
+            states, up_bytes, sums = _heard(method, model, seed, index, broadcast, block[1:], kept, seen, sums)
             self._keep(block, states)
             who.append(block.who)
             sent.append(np.asarray(up_bytes)[: len(block.who)])
@@ -195,19 +194,16 @@ class _Running:
 
     @property
     def _has_states(self) -> bool:
-        return bool(jax.tree.leaves(self._no_states))
+        return bool(jax.tree.leaves(self._state_shapes))
 
-    def _states(self, block: _Block) -> Any:
-        """What these agents kept; an agent's first state is made when it first takes part."""
-        if not self._has_states:
-            return self._no_states
-        leaves, tree = jax.tree.flatten(self._first(block)[1])
+    def _states(self, block: _Block) -> tuple[Any, Numbers]:
+        """What these agents kept, and who of them has: an agent's first state is made where it first takes part."""
         seen = np.flatnonzero(self._seen[block.who])
-        if len(seen):
-            leaves = [np.array(leaf) for leaf in leaves]
-            for leaf, kept in zip(leaves, self._kept, strict=True):
-                leaf[seen] = kept.read(block.who[seen])[:, 0]
-        return jax.tree.unflatten(tree, leaves)
+        leaves, tree = jax.tree.flatten(self._state_shapes)
+        leaves = [np.zeros((len(block.here), *leaf.shape), leaf.dtype) for leaf in leaves]
+        for leaf, kept in zip(leaves, self._kept, strict=bool(self._kept)):
+            leaf[seen] = kept.read(block.who[seen])[:, 0]
+        return jax.tree.unflatten(tree, leaves), np.isin(np.arange(len(block.here)), seen)
 
     def _keep(self, block: _Block, states: Any) -> None:
         for i, leaf in enumerate(jax.tree.leaves(states) if not self._kept else ()):
@@ -251,10 +247,12 @@ def _probed(method: Method, model: Model, start: Array, data: AgentData, ids: Ar
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _heard(
-    method: Method, model: Model, seed: Array, index: Array, broadcast: Broadcast, ids: Array, data: AgentData,
-    here: Array, states: Any, before: Sums | None,
+    method: Method, model: Model, seed: Array, index: Array, broadcast: Broadcast, block: Any, kept: Any,
+    seen: Array, before: Sums | None,
 ) -> tuple[Any, Array, Sums]:  # fmt: skip
     """A block's part of a round: its states, its bytes, and the sums with those of the blocks before."""
+    models, ids, data, here = block
+    states = where_here(seen, kept, _uploaded(method, model, models, ids, seed)[1])
     keys = jax.vmap(lambda i: round_key(key_for(seed, "round"), index, i))(ids)
     rows = Rows(states, data, keys, rules.weights_of(method, data.train.mask.sum(-1)), here)
     states, up, sums = summed(method, model, How(), rules.told(broadcast, seed), rows)

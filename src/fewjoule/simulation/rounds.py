@@ -20,7 +20,7 @@ from fewjoule.simulation import rules
 from fewjoule.simulation.cohort import Rows, one_round
 from fewjoule.simulation.how import How
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training.mesh import over_devices
+from fewjoule.training.mesh import over_devices, spread
 
 SEEDS = "seeds"
 """The axis that all seeds run along at once."""
@@ -115,7 +115,8 @@ def rounds_program(
         return out, paths
 
     if len(seeds) == 1:  # an axis of one would cost a fifth of the speed
-        own = jax.tree.map(lambda a: a[0], data) if per_seed else data
+        everybody = present is None and cohorts is None
+        own = spread(jax.tree.map(lambda a: a[0], data) if per_seed else data, how.devices if everybody else 1)
         out, paths = one_seed(seeds[0], own, jax.tree.map(lambda a: a[0], models))
         out = jax.tree.map(lambda a: a[None], out)
     elif how.alone:

@@ -8,7 +8,8 @@ From a generator of pairs (x, y), written as they come; to the samples of a few 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +23,8 @@ from fewjoule.tasks.samples import AgentData, Pair, Samples, check_classes, chec
 Numbers = np.ndarray[Any, Any]
 BLOCK = 1_000_000
 """Samples that are looked through at once."""
+HAS_OFFSETS = hasattr(os, "preadv")
+"""Whether the system reads at a place of a file in one call; Windows needs two."""
 
 
 def population(source: str | Path | Iterable[Pair], folder: str | Path | None = None) -> "Population":
@@ -139,21 +142,32 @@ class DiskRows:
     def read(self, at: Numbers, length: int = 1) -> Numbers:
         """`length` rows from each of these positions on: [positions, length, ...]; zeros after the last row."""
         rows = np.zeros((len(at), length, *self.shape[1:]), self.dtype)
-        for place, row in zip(at.tolist(), rows, strict=True):
-            self._file.seek(self._start + place * self._row_bytes)
-            self._file.readinto(row.reshape(-1).data)
+        for offset, part in self._parts(at, rows):
+            if HAS_OFFSETS:
+                os.preadv(self._file.fileno(), [part], offset)
+            else:
+                self._file.seek(offset)
+                self._file.readinto(part)
         return rows
 
     def write(self, at: Numbers, rows: Numbers) -> None:
         """One row to each of these positions."""
-        for place, row in zip(at.tolist(), np.ascontiguousarray(rows, self.dtype), strict=True):
-            self._file.seek(self._start + place * self._row_bytes)
+        for offset, part in self._parts(at, np.ascontiguousarray(rows, self.dtype)):
             try:
-                whole = self._file.write(row.reshape(-1).data) == self._row_bytes
+                if not HAS_OFFSETS:
+                    self._file.seek(offset)
+                written = os.pwrite(self._file.fileno(), part, offset) if HAS_OFFSETS else self._file.write(part)
             except OSError:
-                whole = False
-            if not whole:
+                written = 0
+            if written != len(part):
                 raise InputError(f"{self._file.name} cannot be written; free space on the disk.")
+
+    def _parts(self, at: Numbers, rows: Numbers) -> Iterator[tuple[int, memoryview]]:
+        """Where each of these positions is in the file, and the bytes of its part of `rows`."""
+        whole: Any = rows.reshape(-1).view(np.uint8).data
+        size = rows.nbytes // max(1, len(at))
+        for number, offset in enumerate((self._start + at * self._row_bytes).tolist()):
+            yield offset, whole[number * size : (number + 1) * size]
 
 
 def _write(pairs: Iterable[Pair], folder: Path) -> None:

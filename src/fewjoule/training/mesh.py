@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 AXIS = "devices"
@@ -25,17 +25,18 @@ def use_all_cores() -> None:
         jax.config.update("jax_num_cpu_devices", count)  # type: ignore[no-untyped-call]
 
 
-def over_devices(function: Callable[..., Any], rows: int, split: Sequence[bool]) -> Callable[..., Any]:
-    """The function, on as many devices as there are rows of work for.
+def over_devices(
+    function: Callable[..., Any], rows: int, split: Sequence[bool], most: int | None = None
+) -> Callable[..., Any]:
+    """The function, on as many devices as there are rows of work for, `most` at most.
 
     Arguments that are `split` have a leading axis of so many `rows`, the others go to every device whole. All that the
     function gives has a leading axis of rows. Where devices do not divide them, the last row is computed again.
     """
-    devices = jax.devices()[:rows]
+    devices = jax.devices()[: rows if most is None else min(rows, most)]
     if len(devices) == 1:
         return function
-    mesh = jax.make_mesh((len(devices),), (AXIS,), devices=devices, axis_types=(AxisType.Auto,))
-    rowwise, whole = Spec(AXIS), Spec()  # type: ignore[no-untyped-call]
+    mesh, rowwise, whole = _mesh(len(devices)), Spec(AXIS), Spec()  # type: ignore[no-untyped-call]
     specs = tuple(rowwise if each else whole for each in split)
     sharded = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=rowwise, check_vma=False)
     more = -rows % len(devices)
@@ -48,6 +49,19 @@ def over_devices(function: Callable[..., Any], rows: int, split: Sequence[bool])
         return jax.tree.map(lambda array: array[:rows], sharded(*given))
 
     return run
+
+
+def spread(tree: Any, devices: int) -> Any:
+    """Inside a program: arrays whose rows lie on so many devices, so that they are not sent anew in every round."""
+    if devices == 1:
+        return tree
+    rowwise = NamedSharding(_mesh(devices), Spec(AXIS))  # type: ignore[no-untyped-call]
+    placed = jax.tree.map(lambda _: rowwise, tree)
+    return jax.lax.with_sharding_constraint(tree, placed)  # type: ignore[no-untyped-call]
+
+
+def _mesh(devices: int) -> Mesh:
+    return jax.make_mesh((devices,), (AXIS,), devices=jax.devices()[:devices], axis_types=(AxisType.Auto,))
 
 
 def gathered(tree: Any) -> Any:
