@@ -10,9 +10,7 @@ from fewjoule.energy import LINKS, link
 from fewjoule.methods import METHODS
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = [
-    "scale.md", "own-data.md", "own-models.md", "choosing-a-method.md", "radio-budgets.md", "microcontrollers.md", "modules.md",
-]  # fmt: skip
+PAGES = ["scale.md", "own-data.md", "own-models.md", "choosing-a-method.md", "radio-budgets.md", "microcontrollers.md"]
 
 
 def text_of(page: str) -> str:

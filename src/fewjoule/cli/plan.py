@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fewjoule.cli.options import named
 from fewjoule.cli.screen import say, table
 from fewjoule.errors import InputError
 from fewjoule.simulation.plan import plan as planned
@@ -36,7 +37,7 @@ def plan(
     """
     joules = None if budget is None else read_joules(budget)
     found = planned(
-        model, agents=agents, link=link, budget_joules=joules, device=device, samples=samples,
+        named(model), agents=agents, link=link, budget_joules=joules, device=device, samples=samples,
         training_steps=training_steps, questions=questions, classes=classes,
     )  # fmt: skip
     notes = [*found.notes, *([] if device else ["Arithmetic is not counted; give --device to count it."])]
