@@ -46,6 +46,7 @@ def test_agents_with_different_models_make_one_meta_model(agents: Path, tmp_path
     assert "safetensors" in err
 
 
+@pytest.mark.slow
 def test_own_questions_are_charged_down_and_wrong_ones_refused(agents: Path, tmp_path: Path, fewjoule: Command) -> None:
     np.savez(tmp_path / "asked.npz", x=np.asarray([[-1.0], [0.0], [1.0]]))
     known = ["--model", "mlp:1-6-1", "--link", "wifi", *QUICK]

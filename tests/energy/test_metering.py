@@ -43,7 +43,7 @@ def test_operation_counts_run_once_and_cost_the_devices_joules():
     meter, runs = Metering(meter="operations", device="cortex-m4"), []
     _, reading = meter.read(lambda around: around(lambda: runs.append(1)), 10**6)
     assert runs == [1]
-    assert reading["joules"] == pytest.approx(10**6 * 42.654e-3 * 9 / (2 * 120e6))
+    assert reading["joules"] == pytest.approx(10**6 * 42.654e-3 * 8 / (2 * 120e6))
     assert reading["kind"] == "modelled"
 
 

@@ -98,13 +98,14 @@ class Counting(LocalChannel):
         self.up, self.down = Counter[str](), Counter[str]()
 
     def agree(self, names: Iterable[str], spec: str, timeout_seconds: float) -> Answers:
-        return self._count(names, spec.encode(), super().agree(names, spec, timeout_seconds))
+        requests = dict.fromkeys(names, spec.encode())
+        return self._count(requests, super().agree(requests, spec, timeout_seconds))
 
-    def call(self, names: Iterable[str], request: bytes, timeout_seconds: float) -> Answers:
-        return self._count(names, request, super().call(names, request, timeout_seconds))
+    def call(self, requests: Mapping[str, bytes], timeout_seconds: float) -> Answers:
+        return self._count(requests, super().call(requests, timeout_seconds))
 
-    def _count(self, names: Iterable[str], request: bytes, answers: Answers) -> Answers:
-        for name in names:
+    def _count(self, requests: Mapping[str, bytes], answers: Answers) -> Answers:
+        for name, request in requests.items():
             self.down[name] += len(request)
             self.up[name] += len(answers.replies[name])
         return answers

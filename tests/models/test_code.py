@@ -54,7 +54,7 @@ def run(monkeypatch, *arguments):
 
 
 def test_code_is_trusted_by_its_path_and_then_known_by_its_bare_name(own_code):
-    with pytest.raises(fj.InputError, match=r"runs only where you name its file: python:FOLDER/own\.py:line"):
+    with pytest.raises(fj.InputError, match=r"name its file \(--model\) as python:FOLDER/own\.py:line"):
         fj.model_from_spec("python:own.py:line")
     assert not (own_code / "ran").exists()
     assert code.trust("python:code/own.py:line") == "python:own.py:line"
@@ -91,6 +91,7 @@ def test_what_cannot_be_a_model_is_said_in_one_line(own_code, spec, said):
         code.trust(spec)
 
 
+@pytest.mark.slow
 def test_a_loss_of_ones_own_through_training_and_fine_tuning(own_code, monkeypatch, capsys):
     (own_code / "agents").mkdir()
     rng = np.random.default_rng(0)
@@ -123,7 +124,7 @@ def test_a_server_s_message_runs_no_code_but_may_name_what_the_site_trusts(own_c
     with pytest.raises(fj.InputError, match="runs only where you name its file"):
         contract(run)
     run = replace(run, model=model | {"spec": "python:own.py:line"})
-    with pytest.raises(fj.InputError, match=r"--module of a federation's server and agents"):
+    with pytest.raises(fj.InputError, match=r"name it each for themselves \(--module\)"):
         contract(run)
     assert not (own_code / "ran").exists()
     code.trust("python:code/own.py:line")

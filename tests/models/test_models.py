@@ -182,8 +182,12 @@ def test_conv4_halves_each_side_until_it_is_one(sides):
     assert net.layers[-1].sides == (height, width)
 
 
-def test_trial_29_a_function_for_a_loss_is_one_clear_line():
-    with pytest.raises(fj.InputError, match="loss must be one of mse, cross_entropy, got a function; own losses"):
-        fj.Model(lambda key: jnp.zeros(1), lambda w, x: x, loss=lambda outputs, y: (outputs - y) ** 2)
-    with pytest.raises(fj.InputError, match="unknown loss None; choose one of cross_entropy, mse"):
+def test_trial_29_a_function_for_a_loss_is_taken_and_anything_else_is_one_clear_line():
+    own = fj.Model(lambda key: jnp.zeros(1), lambda w, x: x + w, loss=lambda outputs, y: 3 * (outputs - y) ** 2)
+    agents = fj.make_agents([(np.ones((2, 1)), np.zeros((2, 1)))])
+    samples = jax.tree.map(lambda a: jnp.asarray(a)[0], agents.data.train)
+    assert float(own.loss(jnp.zeros(1), samples)) == 3.0
+    with pytest.raises(fj.InputError, match=r"loss must be one of mse, cross_entropy, or a function of .*, got None"):
         fj.Model(lambda key: jnp.zeros(1), lambda w, x: x, loss=None)
+    with pytest.raises(fj.InputError, match="unknown loss 'mae'"):
+        fj.Model(lambda key: jnp.zeros(1), lambda w, x: x, loss="mae")

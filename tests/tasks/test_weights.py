@@ -42,6 +42,7 @@ def test_wrong_weights_are_refused(weights):
         fj.make_agents([(X, Y, [0, 0, 0])])
 
 
+@pytest.mark.slow
 def test_every_method_runs_on_weighted_samples():
     agents = fj.make_agents([(X, Y, [1, 2, 1]), (X, 2 * Y, [1, 1, 1])], validation=[(X, Y), (X, Y)])
     model = fj.mlp([1, 2, 1])

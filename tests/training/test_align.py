@@ -154,6 +154,7 @@ def auto_is_right(seed: int, max_steps: int) -> bool:
     return bool(chosen.applied == aligned_wins[0] == aligned_wins[1])
 
 
+@pytest.mark.slow
 def test_trial_26_auto_keeps_an_alignment_that_helps_after_fine_tuning() -> None:
     """Where tasks differ much, aligning raises the barrier and still makes the better start: judge it as it is used."""
     agents, models = strangers_of_random_phase(0, 1000)

@@ -16,6 +16,7 @@ def noisy_agents():
     return fj.make_agents(pairs, validation=held)
 
 
+@pytest.mark.slow
 def test_the_model_of_the_lowest_validation_loss_is_kept():
     agents, model = noisy_agents(), fj.mlp([1, 30, 1])
     same = {"learning_rate": 0.05, "batch": None, "check_every": 20, "gradient_tolerance": 0.0}

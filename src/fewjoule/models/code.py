@@ -48,8 +48,8 @@ def trusted(spec: str, loss: str | None) -> Model:
     if spec not in TRUSTED:
         kind, file, name = _parts(spec)
         raise InputError(
-            f"{spec[:80]} is code, which runs only where you name its file: {kind}:FOLDER/{file.name}:{name} "
-            "(--model, or --module of a federation's server and agents)."
+            f"{spec[:80]} is code and runs only where you name its file (--model) as {kind}:FOLDER/{file.name}:{name}; "
+            "a federation's server and agents name it each for themselves (--module)."
         )
     model = TRUSTED[spec](loss)
     if loss not in (None, model.loss_name) and model.loss_name in LOSSES:

@@ -49,6 +49,10 @@ class Model:
     ) -> None:
         if isinstance(loss, str) and loss not in LOSSES:
             raise unknown("loss", loss, LOSSES)
+        if not isinstance(loss, str) and not callable(loss):
+            raise InputError(
+                f"loss must be one of {', '.join(LOSSES)}, or a function of (outputs, targets), got {loss!r}."
+            )
         self._own_loss = None if isinstance(loss, str) else loss
         self.loss_name: str = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
         if not isinstance(loss, str) and self.loss_name in LOSSES:
