@@ -107,16 +107,16 @@ def uplink(*keys):
 
 IMAML = ("imaml-50-50", "imaml-50-500", "imaml-500-50")
 CLAIMS = [  # sentences of docs/reproduction.md, and where their numbers come from
-    (r"Meta-Backward is best in ([\d.]+) % of the experiments, more", shares("sinusoid", "meta_backward")),
+    (r"Meta-Backward is best in ([\d.]+) % of the experiments, about", shares("sinusoid", "meta_backward")),
     (
-        r"single one of them \(([\d.]+), ([\d.]+), ([\d.]+) and ([\d.]+) %\)",
+        r"than the others \(([\d.]+), ([\d.]+), ([\d.]+) and ([\d.]+) %\)",
         shares("sinusoid", "imaml-50-500", "imaml-50-50", "imaml-500-50", "imaml-500-500"),
     ),
     (
-        r"iMAML-50-50 reaches ([\d.]+), lower than Meta-Backward's ([\d.]+)",
+        r"iMAML-50-50 reaches ([\d.]+) beside Meta-Backward's ([\d.]+)",
         quality("sinusoid", "imaml-50-50-half-step", "meta_backward"),
     ),
-    (r"told apart \(([\d.]+) both\)", quality("sinusoid", "average")),
+    (r"told apart \(([\d.]+) and ([\d.]+)\)", quality("sinusoid", "average", "meta_backward")),
     (r"where MAML is good \(([\d.]+) against ([\d.]+)\)", quality("sinusoid", "fomaml", "maml")),
     (r"ten times the rounds \(([\d ]+) J against ([\d ]+) J of radio\)", uplink("meta_backward", "imaml-500-50")),
     (r"the average costs ([\d.]+) J", uplink("average")),
