@@ -433,10 +433,13 @@ def picture(
         ]
         free = alt.Chart(alt.InlineData(values=across))
         rules = free.mark_rule(color="#666", strokeDash=[3, 3]).encode(y=y)
-        notes = free.mark_text(align="right", dy=-6, fontSize=FONT, color="#666").encode(
-            x=alt.value(WIDTH - 4), y=y, text="label:N"
-        )
-        layers = [*([rules] if across else []), line.encode(x=x, y=y), bars, dots, *text, *([notes] if across else [])]
+        notes = [  # what costs nothing on the left, where joules are few; the ceiling on the right
+            free.transform_filter(f"{'' if side == 'left' else '!'}test(/no joules/, datum.label)")
+            .mark_text(align=side, dy=-6, fontSize=FONT, color="#666")  # type: ignore[arg-type]
+            .encode(x=alt.value(at), y=y, text="label:N")
+            for side, at in (("left", 4), ("right", WIDTH - 4))
+        ]
+        layers = [*([rules] if across else []), line.encode(x=x, y=y), bars, dots, *text, *(notes if across else [])]
         charts.append(alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=study.title or name))
     whole = alt.hconcat(*charts, background="white").configure_legend(orient="bottom")
     svg = vl_convert.vegalite_to_svg(whole.configure_axis(gridOpacity=0.4, tickCount=6).to_dict())
