@@ -36,6 +36,15 @@ def line():
     return fj.Model(init, lambda w, x: x @ w["slope"] + w["offset"], loss=huber, input_shape=(1,))
 """
 
+CLASSES = """
+def weighed(outputs, targets):
+    return -jax.nn.log_softmax(outputs)[jnp.arange(len(targets)), targets] * 2
+
+def sorts():
+    start = lambda key: [jax.random.normal(key, (1, 2)), jnp.zeros(2)]
+    return fj.Model(start, lambda w, x: x @ w[0] + w[1], loss=weighed)
+"""
+
 
 @pytest.fixture
 def own_code(tmp_path, monkeypatch):
@@ -79,7 +88,7 @@ def test_a_model_card_runs_no_code(own_code):
     [
         ("python:code/none.py:line", "none.py does not exist"),
         ("python:code/own.py:lines", "has no 'lines'"),
-        ("python:code/own.py:huber", "huber cannot be called without arguments"),
+        ("python:code/own.py:huber", "huber could not be made by calling it without arguments: TypeError"),
         ("python:code/own.py:Path", "must be a fewjoule.Model or a function that makes one, got "),
         ("python:code/own.py", "write python:net.py:Net"),
         ("python:code/broken.py:x", "broken.py cannot be run: ZeroDivisionError"),
@@ -116,6 +125,53 @@ def test_an_own_loss_sees_samples_one_by_one_so_padding_never_counts(own_code):
     agents = fj.make_agents(pairs)
     first = jax.tree.map(lambda a: jnp.asarray(a)[0], agents.data.train)
     assert float(model.loss(jnp.asarray([0.0, 3.0]), first)) == pytest.approx(2.5)
+
+
+def raising(outputs, targets):
+    raise KeyError("my loss broke")
+
+
+@pytest.mark.parametrize(
+    ("apply", "loss", "said"),
+    [
+        (
+            lambda w, x: x @ w,
+            raising,
+            r"the loss raising cannot be computed for outputs \[1\] .* KeyError: 'my loss broke'",
+        ),
+        (lambda w, x: x @ w, lambda outputs: 0.0, "cannot be computed .* TypeError"),
+        (lambda w, x: {}["oops"], "mse", r"which Model\(custom, 1 weights, mse\) does not take \(KeyError: 'oops'\)"),
+    ],
+)
+def test_a_users_code_that_raises_is_one_line(apply, loss, said):
+    agents = fj.make_agents([(np.ones((2, 1)), np.ones((2, 1)))])
+    model = fj.Model(lambda key: jnp.ones((1, 1)), apply, loss=loss)
+    with pytest.raises(fj.InputError, match=said):
+        fj.train_locally(model, agents)
+
+
+def test_a_model_without_weights_is_refused():
+    with pytest.raises(fj.InputError, match="a model needs weights, got none"):
+        fj.Model(lambda key: [], lambda w, x: x)
+
+
+@pytest.mark.slow
+def test_classes_stay_classes_with_a_loss_of_ones_own(own_code, monkeypatch):
+    (own_code / "code" / "own.py").write_text(OWN + CLASSES, "utf-8")
+    (own_code / "agents").mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(2):
+        x = rng.uniform(-1, 1, (60, 1))
+        np.savez(own_code / "agents" / f"a{i}.npz", x=x, y=np.where(x[:, 0] > 0, "cat", "dog"))
+    spec = "python:code/own.py:sorts"
+    assert run(monkeypatch, "train", "agents", "--model", spec, "--set", "rounds=2", "--local-steps", "500",
+               "--local-learning-rate", "0.5", "-o", "m.safetensors") == 0  # fmt: skip
+    assert run(monkeypatch, "adapt", "m.safetensors", "agents/a1.npz", "--model", spec, "-o", "own.safetensors") == 0
+    assert run(monkeypatch, "predict", "own.safetensors", "agents/a1.npz", "--model", spec, "-o", "said.csv") == 0
+    said = Path("said.csv").read_text("utf-8").splitlines()
+    assert said[0] == "class,p_cat,p_dog"
+    right = [row.split(",")[0] == y for row, y in zip(said[1:], np.load("agents/a1.npz")["y"], strict=True)]
+    assert np.mean(right) > 0.9
 
 
 def test_a_server_s_message_runs_no_code_but_may_name_what_the_site_trusts(own_code):

@@ -41,7 +41,9 @@ def load(path: Path, spec: str | None, loss: str | None, layout: str | None) -> 
 
 def format_of(loaded: ModelFile, target: str | None, divide_by: float | None) -> DataFormat:
     """How the model's files are read: as its card says, unless a flag says otherwise."""
-    task = "classification" if loaded.model.loss_name == "cross_entropy" else "regression"
+    reading = loaded.card.get("reading")
+    of_own_loss = str(reading.get("task")) if isinstance(reading, dict) and reading.get("task") else "regression"
+    task = {"mse": "regression", "cross_entropy": "classification"}.get(loaded.model.loss_name, of_own_loss)
     return format_of_card(loaded.card, task, **given(target=target, divide_by=divide_by))
 
 

@@ -52,7 +52,7 @@ def predictions(model: Any, vector: Any, x: Any, form: Any, file: Path) -> tuple
     except (TypeError, ValueError) as error:
         raise InputError(f"{file} has inputs of shape {list(x.shape[1:])}, which {model} does not take.") from error
     outputs = np.concatenate(parts)
-    if model.loss_name != "cross_entropy":
+    if form.task != "classification":
         outputs = outputs.reshape(len(outputs), -1)
         names = [name.strip() for name in form.target.split(",")]
         if len(names) != outputs.shape[1]:

@@ -20,7 +20,6 @@ KINDS = ("torch", "python")
 """A torch.nn.Module, its class or a function that makes it; or a fewjoule Model or a function that makes it."""
 TRUSTED: dict[str, Callable[[str | None], Model]] = {}
 """Models, by the bare names of their files and their loss."""
-SOURCES: dict[str, Path] = {}
 
 
 def is_code(spec: str) -> bool:
@@ -34,13 +33,8 @@ def trust(spec: str) -> str:
     """
     kind, file, name = _parts(spec)
     bare = f"{kind}:{file.name}:{name}"
-    TRUSTED[bare], SOURCES[bare] = _built(kind, file.resolve(), name, bare), file.resolve()
+    TRUSTED[bare] = _built(kind, file.resolve(), name, bare)
     return bare
-
-
-def source_of(spec: str) -> str:
-    """What stands for the model in a cache: the spec, or the text of trusted code."""
-    return f"{spec} {SOURCES[spec].read_text('utf-8')}" if spec in SOURCES else spec
 
 
 def trusted(spec: str, loss: str | None) -> Model:
@@ -83,9 +77,7 @@ def _made(made: Any, file: Path, name: str) -> Any:
         return made()
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
-        raise InputError(
-            f"{file}: {name} cannot be called without arguments ({told}); give a function of none."
-        ) from error
+        raise InputError(f"{file}: {name} could not be made by calling it without arguments: {told}.") from error
 
 
 def _parts(spec: str) -> tuple[str, Path, str]:

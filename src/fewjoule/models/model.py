@@ -70,6 +70,8 @@ class Model:
                 raise InputError(f"weights must be floating point, got {leaf.dtype} at {jax.tree_util.keystr(path)}.")
             self._names.append(jax.tree_util.keystr(path, simple=True, separator="."))
             self._shapes.append(leaf.shape)
+        if not self._shapes:
+            raise InputError("a model needs weights, got none; give one that has parameters.")
         if tensor_names is not None:
             self._names = list(tensor_names)
         self.size: int = sum(math.prod(shape) for shape in self._shapes)
@@ -160,6 +162,10 @@ def _masked_mean(each: Array, mask: Array) -> Array:
     return (each * mask).sum() / jnp.maximum(mask.sum(), 1)
 
 
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200].rstrip('.')}"
+
+
 def check_fit(model: Model, agents: Agents) -> None:
     """Refuse data that the model cannot take, before anything compiles."""
     check_samples(model, agents.data.train, "agents")
@@ -196,10 +202,23 @@ def check_samples(model: Model, samples: Samples, what: str) -> None:
         raise InputError(f"{what} have targets that are {kind}, but the model's loss is {model.loss_name}; {cure}.")
     try:
         outputs = jax.eval_shape(model.apply, np.zeros(model.size, np.float32), np.zeros(inputs, np.float32)).shape
-    except (TypeError, ValueError) as error:
+    except InputError:  # a user's module says what it cannot do
+        raise
+    except Exception as error:
+        if model.knows_layers and not isinstance(error, TypeError | ValueError):
+            raise
+        told = "" if model.knows_layers else f" ({_first_line(error)})"
         shape = list(inputs[1:])
-        raise InputError(f"{what} have inputs of shape {shape}, which {model} does not take.") from error
+        raise InputError(f"{what} have inputs of shape {shape}, which {model} does not take{told}.") from error
     if own_loss and outputs[:1] == inputs[:1]:
+        x, y, mask = (np.zeros(a.shape[lead:], a.dtype) for a in samples[:3] if a is not None)
+        try:
+            jax.eval_shape(model.loss, np.zeros(model.size, np.float32), Samples(x, y, mask))  # type: ignore[arg-type]
+        except Exception as error:
+            raise InputError(
+                f"the loss {model.loss_name} cannot be computed for outputs {list(outputs[1:])} and targets "
+                f"{list(targets[1:])} of a sample: {_first_line(error)}."
+            ) from error
         return
     if len(outputs) != 2 or outputs[0] != inputs[0]:
         raise InputError(

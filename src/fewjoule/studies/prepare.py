@@ -129,7 +129,8 @@ def read_own(
     known: dict[str, Any] = {"model": model} if one_architecture else {"loss": loss}
     loaded = {i: read_model(path, **known, layout=family.layout) for i, path in paths.items()}
     for i, m in loaded.items():
-        check_alike(m.model, model, str(paths[i]))
+        if m.model is not model:
+            check_alike(m.model, model, str(paths[i]))
     layouts, nets = {i: m.layout for i, m in loaded.items()}, {i: m.model for i, m in loaded.items()}
     return OwnAgents(found, model, source, {i: m.vector for i, m in loaded.items()}, nets, layouts)
 

@@ -11,7 +11,7 @@ from fewjoule._version import __version__
 from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.files import cache_dir
-from fewjoule.models.code import source_of
+from fewjoule.models.code import is_code
 from fewjoule.models.model import OwnModel
 from fewjoule.simulation.work import training_flops
 from fewjoule.studies.parts import Part, Parts
@@ -95,10 +95,9 @@ def models_of(prepared: Prepared, local: Part | None) -> Any:
 def _trained(prepared: Prepared, rest: Agents, missing: list[int], meter: Metering, progress: Progress) -> Part:
     """Train the agents without a model. Own agents' models are kept for other runs with the same data and settings."""
     study, own = prepared.study, prepared.own
-    net = (source_of(prepared.model.spec), study.model.init)
-    known = (__version__, net, study.local, study.seeds, rest.names, meter.describe())
+    known = (__version__, prepared.model.spec, study.model.init, study.local, study.seeds, rest.names, meter.describe())
     name, kept = digest_of(repr(known), rest.data), None
-    if own is not None:
+    if own is not None and not is_code(prepared.model.spec):  # code may change in files that nobody named
         (cache_dir() / "local").mkdir(parents=True, exist_ok=True)
         kept = Parts(cache_dir() / "local")
         if name in kept:
