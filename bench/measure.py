@@ -1,7 +1,7 @@
 """The one file of numbers: docs/numbers.json, and what README and docs say and show of it.
 
     python bench/measure.py                    measure everything (hours on one core), write numbers, words and pictures
-    python bench/measure.py studies lean       only these parts: studies, lean, frontier, best_case, answers
+    python bench/measure.py studies lean       only these parts: studies, lean, lean_parts, ...
     python bench/measure.py --only sinusoid    only this study of each part
     python bench/measure.py --draw             measure nothing; words and pictures from the numbers that are there
 
@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that it can be run from anywhere
 
-from bench import best_case, frontier, lean
+from bench import best_case, frontier, lean, lean_parts
 from bench.frontier import Point
 from fewjoule.files import use_compile_cache, write_atomically
 from fewjoule.reporting.run_folder import Summary
@@ -63,6 +63,7 @@ def studies(name: str, *, data_dir: str | None = None) -> Numbers:
 PARTS: dict[str, Callable[..., Numbers]] = {
     "studies": studies,
     "lean": lean.measure,
+    "lean_parts": lean_parts.measure,
     "frontier": frontier.measure,
     "best_case": best_case.measure,
 }
@@ -77,6 +78,8 @@ def words(numbers: Numbers) -> dict[str, str]:
         out |= {"readme": _readme(found), "settings": _settings_table(found), "controls": _controls_table(found)}
     if "lean" in both:
         out["lean"] = _lean_table(numbers["lean"])
+    if "lean_parts" in both:
+        out["lean parts"] = lean_parts.table(numbers["lean_parts"])
     for name, table in numbers.get("studies", {}).items():
         out[name] = _study_table(table)
     if "best_case" in numbers:
