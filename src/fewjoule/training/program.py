@@ -3,7 +3,6 @@
 Compiling is not part of what a device spends.
 """
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,9 +15,6 @@ from fewjoule.energy.metering import Around
 COMPILER_OPTIONS = {"xla_backend_optimization_level": 1}
 """A third less compile time than XLA's default level 3, at the same speed: the work is in matrix products."""
 
-COMPILING = threading.Lock()
-"""XLA (jaxlib 0.10.2) crashed now and then while it compiled two programs at once; by itself it uses all cores too."""
-
 
 class Program:
     """`jitted(*static, *arrays)`, still to be called."""
@@ -28,11 +24,10 @@ class Program:
         self._compiled: Any = None
 
     def compile(self) -> None:
-        """Compile without running. Several may be asked at once in threads: they are traced side by side."""
+        """Compile without running; several programs may compile at once in threads."""
         if self._compiled is None:
             lowered = self._jitted.lower(*self._static, *self._arrays)
-            with COMPILING:
-                self._compiled = lowered.compile(compiler_options=COMPILER_OPTIONS)
+            self._compiled = lowered.compile(compiler_options=COMPILER_OPTIONS)
 
     def __call__(self, *arrays: Any) -> Any:
         """Run it on other arrays of the same shapes."""
