@@ -4,6 +4,7 @@ Data comes from a `Study`; each finished stage is one file in the folder's `.par
 it was; when all are there, `outputs` turns them into the folder's files and the parts are deleted.
 """
 
+import os
 import shutil
 import warnings
 from collections.abc import Callable
@@ -85,8 +86,7 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Fin
 def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts: Parts, progress: Progress) -> None:
     """Run and evaluate the methods that are not among the parts.
 
-    Compiling comes first, so that a meter around an execution sees nothing else. One program after the other: XLA
-    (jaxlib 0.10.2) crashed now and then on two at once. It is done in a thread, so that Ctrl-C is heard.
+    Compiling uses all cores and comes first, so that a meter around an execution sees nothing else.
     """
     study, model, tasks = prepared.study, prepared.model, prepared.tasks
     left = [entry for entry in study.methods if method_part(entry.name) not in parts]
@@ -106,7 +106,7 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
         zeros = jnp.zeros((len(study.seeds), model.size))
         jobs.insert(0, lambda: adapt(model, zeros, tasks, **study.evaluation.adapting()))
     progress.stage("compiling", len(jobs))
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting = [pool.submit(job) for job in jobs]
         try:
             for done in as_completed(waiting):
