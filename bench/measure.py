@@ -16,13 +16,14 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that it can be run from anywhere
 
-from bench import best_case, frontier, lean, lean_parts
+from bench import best_case, frontier, hero, lean, lean_parts
 from bench.frontier import Point
 from fewjoule.files import use_compile_cache, write_atomically
 from fewjoule.reporting.run_folder import Summary
@@ -31,7 +32,7 @@ from fewjoule.studies.settings import load_study
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs/numbers.json"
-PAGES = ("README.md", "docs/lean.md", "docs/reproduction.md", "docs/choosing-a-method.md")
+PAGES = ("README.md", "docs/index.md", "docs/lean.md", "docs/reproduction.md", "docs/choosing-a-method.md")
 STUDIES = ("sinusoid", "mnist")
 SEEDS = 10
 Numbers = dict[str, Any]
@@ -98,9 +99,12 @@ def filled(page: str, blocks: dict[str, str]) -> str:
 
 
 def draw(numbers: Numbers) -> None:
-    """README's picture and the blocks of all pages."""
+    """The pictures and the blocks of all pages."""
     if set(numbers.get("frontier", ())) == set(STUDIES):
         write_atomically(ROOT / "docs/quality.svg", picture(numbers["frontier"]), force=True)
+        for theme in hero.THEMES:
+            drawn = hero.picture(_points(numbers["frontier"]["sinusoid"]), theme)
+            write_atomically(ROOT / f"docs/hero-{theme}.svg", drawn, force=True)
     blocks = words(numbers)
     for page in PAGES:
         text = (ROOT / page).read_text("utf-8")
@@ -129,26 +133,40 @@ def _of(table: Numbers, method: str, setting: str = "") -> Point:
 
 
 def _readme(found: Numbers) -> str:
-    said = []
-    for name, methods in (("sinusoid", ("lean", "answers")), ("mnist", ("lean", "answers"))):
-        paper = next(p for p in _points(found[name]) if p.paper)
-        for method in methods:
-            chosen = [_of(found[name], "lean", f"target {t}") for t in ("match", "better")]
-            chosen = chosen if method == "lean" else [_of(found[name], "answers")]
-            parts = []
-            for i, p in enumerate(chosen):
-                less = f"{paper.joules / p.joules:.0f} times less" + (" energy" if i == 0 else "")
-                if name == "sinusoid":
-                    what = f"{p.reported / paper.reported:.2f} of " + ("Meta-Backward's loss" if i == 0 else "it")
-                else:
-                    gain = p.reported - paper.reported
-                    what = f"{abs(gain):.3f} {'more' if gain >= 0 else 'less'}" + (" accuracy" if i == 0 else "")
-                parts.append(f"{what} at {less}")
-            where = (
-                f"On {'the sinusoids' if name == 'sinusoid' else 'MNIST'} `lean`" if method == "lean" else "`answers`"
-            )
-            said.append(f"{where} has {' and '.join(parts)}.")
-    return "\n".join(said)
+    """What was found, in four lines."""
+    sinusoid, mnist = found["sinusoid"], found["mnist"]
+    paper, average = next(p for p in _points(sinusoid) if p.paper), _of(sinusoid, "average")
+    digits = next(p for p in _points(mnist) if p.paper)
+
+    def loss(p: Point) -> str:
+        return f"{p.reported / paper.reported:.2f} of"
+
+    def accuracy(p: Point) -> str:
+        gain = p.reported - digits.reported
+        return f"{abs(gain):.3f} {'more' if gain >= 0 else 'less'}"
+
+    def less(of: Point, p: Point) -> str:
+        return f"{of.joules / p.joules:,.0f} times less"
+
+    match, better, asked = (
+        _of(sinusoid, "lean", "target match"),
+        _of(sinusoid, "lean", "target better"),
+        _of(sinusoid, "answers"),
+    )
+    close, closer, said = _of(mnist, "lean", "target match"), _of(mnist, "lean", "target better"), _of(mnist, "answers")
+    lines = (
+        "- **A plain average is as good as the paper's method.** On its sinusoids the average of the agents' own "
+        f"models, one upload, has a median loss of {average.reported:.2f}; Meta-Backward has {paper.reported:.2f} and "
+        f"spends {paper.joules / average.joules:.0f} times the energy.",
+        f"- **Few rounds and few bits do better.** `lean` has {loss(match)} Meta-Backward's loss at "
+        f"{less(paper, match)} energy and {loss(better)} it at {less(paper, better)}.",
+        "- **Answers beat weights.** Agents that send 20 answers of their models, not the weights, reach "
+        f"{loss(asked)} Meta-Backward's loss at {less(paper, asked)} energy. The server does the rest, on mains power "
+        "and counted apart.",
+        f"- On MNIST `lean` has {accuracy(close)} accuracy at {less(digits, close)} energy and {accuracy(closer)} at "
+        f"{less(digits, closer)}; `answers` has {accuracy(said)} at {less(digits, said)}.",
+    )
+    return "\n".join(textwrap.fill(line, 130, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
 
 
 SHOWN = {  # of the frontier, in the table of docs/choosing-a-method.md: method and how its settings begin

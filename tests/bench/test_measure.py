@@ -2,13 +2,17 @@
 
 import copy
 import re
+from dataclasses import replace
 
 import pytest
 
+from bench import hero
+from bench.frontier import Point
 from bench.measure import PAGES, ROOT, STUDIES, filled, load, words
 
 BLOCKS = {
     "README.md": {"readme"},
+    "docs/index.md": {"readme"},
     "docs/lean.md": {"lean", "lean parts"},
     "docs/choosing-a-method.md": {"settings"},
     "docs/reproduction.md": {"sinusoid", "mnist", "controls", "best case"},
@@ -51,6 +55,21 @@ def shifted(value):
 def test_other_numbers_would_be_noticed(page, numbers):
     text = (ROOT / page).read_text("utf-8")
     assert filled(text, words(shifted(copy.deepcopy(numbers)))) != text
+
+
+@pytest.mark.parametrize("theme", hero.THEMES)
+def test_the_readmes_picture_shows_the_numbers(theme, numbers):
+    points = [Point(**row) for row in numbers["frontier"]["sinusoid"]["points"]]
+    drawn = labels((ROOT / f"docs/hero-{theme}.svg").read_text("utf-8"))
+    assert drawn == labels(hero.picture(points, theme).decode())
+    assert len(drawn) == 2 * len(hero.SHOWN)  # a point and its name
+    moved = [replace(p, uplink_joules=2 * p.uplink_joules) for p in points]
+    assert drawn != labels(hero.picture(moved, theme).decode())
+
+
+def labels(svg):
+    """What the marks say of themselves: joules and error."""
+    return re.findall(r'aria-label="(joules[^"]*)"', svg)
 
 
 def test_the_picture_shows_the_numbers(numbers):

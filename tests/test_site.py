@@ -1,0 +1,72 @@
+"""The documentation site: references are those of the code, pages with output run, everything has a place."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fewjoule.studies.settings import FAMILIES, Study
+from tools import outputs, reference
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.parametrize("page", reference.PAGES)
+def test_a_reference_is_what_the_code_says(page):
+    assert (DOCS / "reference" / page).read_text("utf-8") == reference.PAGES[page](), "run python tools/reference.py"
+
+
+def test_every_key_of_a_study_file_is_explained():
+    words = tomllib.loads((DOCS / "reference/study-keys.toml").read_text("utf-8"))
+    for kind, family in FAMILIES.items():
+        assert set(words[f"family.{kind}"]) == set(family.model_fields)
+    for key, field in Study.model_fields.items():
+        inner = getattr(field.annotation, "model_fields", None)
+        if inner is not None:
+            assert set(words[key]) == set(inner)
+
+
+def test_every_page_has_a_place_in_the_navigation():
+    named = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
+    assert named == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def test_llms_txt_names_pages_that_exist():
+    named = re.findall(r"\]\(([\w/-]+)\.html\)", (DOCS / "llms.txt").read_text("utf-8"))
+    assert len(named) > 10
+    assert [name for name in named if not (DOCS / f"{name}.md").is_file()] == []
+
+
+def test_other_outputs_would_be_noticed():
+    page = "loss 0.35, 3 agents\n...\ndone\n"
+    assert outputs.differences(page, "loss 0.351, 3 agents\nanything\nat all\ndone\n") == []
+    assert outputs.differences(page, "loss 0.39, 3 agents\nanything\ndone\n")
+    assert outputs.differences(page, "loss 0.35, 3 models\nanything\ndone\n")
+    assert outputs.differences(page, "loss 0.35, 3 agents\nanything\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", outputs.PAGES)
+def test_a_page_shows_what_its_code_prints(page):
+    if "federation" in page:
+        pytest.importorskip("grpc", reason="needs the extra: pip install 'fewjoule[federation]'")
+    found = outputs.run(page)
+    assert len(found) > 1
+    assert [line for shown, said in found if shown for line in outputs.differences(shown, said)] == []
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly(tmp_path):
+    pytest.importorskip("zensical", reason="needs the extra: pip install 'fewjoule[docs]'")
+    for name in ("mkdocs.yml", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in DOCS.rglob("*.md"):
+        assert (tmp_path / "site" / page.relative_to(DOCS)).with_suffix(".html").is_file()
+    assert "https://" not in re.sub(r'href="https://[^"]*"', "", (tmp_path / "site/index.html").read_text("utf-8"))
