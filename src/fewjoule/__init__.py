@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
     from fewjoule.methods.fedavgm import fedavgm
     from fewjoule.methods.fedexp import fedexp
+    from fewjoule.methods.fedprox import fedprox
     from fewjoule.methods.maml import fomaml, maml
     from fewjoule.models.jax_modules import from_equinox, from_flax
     from fewjoule.models.model import Model, OwnModel
@@ -45,10 +46,11 @@ __all__ = [
     "DivergedWarning", "InputError", "Ledger", "LocalModels", "Method", "Model", "ModelFile", "OwnModel", "Plan",
     "Population", "PopulationRun", "Run", "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace",
     "__version__", "adapt", "align", "answers", "average", "codec", "conv4", "export", "fedavg", "fedavgm", "fedexp",
-    "fedsgd", "fisher", "fomaml", "from_equinox", "from_flax", "from_torch", "imaml", "invented", "lean", "local_model",
-    "logistic", "make_agents", "make_tasks", "maml", "meta_backward", "method", "mlp", "mnist", "model_from_spec",
-    "plan", "population", "random_start", "read_agents", "read_model", "read_tasks", "report", "reptile", "simulate",
-    "simulate_population", "sinusoid", "study", "to_torch", "train_locally", "with_codec", "write_model",
+    "fedprox", "fedsgd", "fisher", "fomaml", "from_equinox", "from_flax", "from_torch", "imaml", "invented", "lean",
+    "local_model", "logistic", "make_agents", "make_tasks", "maml", "meta_backward", "method", "mlp", "mnist",
+    "model_from_spec", "plan", "population", "random_start", "read_agents", "read_model", "read_tasks", "report",
+    "reptile", "simulate", "simulate_population", "sinusoid", "study", "to_torch", "train_locally", "with_codec",
+    "write_model",
 ]  # fmt: skip
 HOMES = {  # where each public name lives; the block above says the same to type checkers, and a test compares the two
     "Adaptation": "training.adapt.Adaptation",
@@ -87,6 +89,7 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "fedavg": "methods.fedavg.fedavg",
     "fedavgm": "methods.fedavgm.fedavgm",
     "fedexp": "methods.fedexp.fedexp",
+    "fedprox": "methods.fedprox.fedprox",
     "fedsgd": "methods.fedavg.fedsgd",
     "fisher": "methods.fisher",
     "fomaml": "methods.maml.fomaml",

@@ -320,7 +320,7 @@ CODECS = ("float16", "quantise:3", "lloyd-max:2", "top-k:0.2:4", "uniform:4")
 @pytest.mark.parametrize(("name", "codec"), [(name, None) for name in METHODS] + [("fedavg", c) for c in CODECS])
 def test_one_round_of_every_method_equals_its_unrolled_program(name, codec, monkeypatch):
     model = mlp([1, 6, 6, 1])
-    settings = {"local_steps": 3} if name in ("fedavg", "reptile", "fedavgm", "fedexp") else {}
+    settings = {"local_steps": 3} if name in ("fedavg", "reptile", "fedavgm", "fedexp", "fedprox") else {}
     settings |= {"training_steps": 30} if name == "lean" else {}
     settings |= {"codec": codec} if codec else {}
     settings |= {"inner_steps": 3} if name in ("maml", "fomaml", "imaml") else {}

@@ -24,6 +24,7 @@ CASES = {
     "reptile": fj.reptile(rounds=4, local_steps=3, batch=5, meta_learning_rate=0.5),
     "fedavgm": fj.fedavgm(rounds=4, local_steps=3, batch=5),
     "fedexp": fj.fedexp(rounds=4, local_steps=3, batch=5),
+    "fedprox": fj.fedprox(rounds=4, local_steps=3, batch=5),
     "lean": fj.lean(target="match", training_steps=40, batch=5),
     "maml": fj.maml(rounds=4, inner_steps=2, batch=5),
     "fomaml": fj.fomaml(rounds=4, inner_steps=2, batch=5),
@@ -38,7 +39,7 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 every_method = pytest.mark.parametrize("method", [*CASES.values(), AUTO], ids=[*CASES, "meta_backward auto"])
 PLAIN = {name: method for name, method in CASES.items() if name != "lean"} | {"meta_backward auto": AUTO}
-AKIN = ("reptile", "fedavgm", "fomaml", "invented", "local", "random")  # each has a near relation among the others
+AKIN = ("reptile", "fedavgm", "fedprox", "fomaml", "invented", "local", "random")  # near relations of others
 uncoded_method = pytest.mark.parametrize(
     "method",
     [pytest.param(m, id=name, marks=[pytest.mark.slow] if name in AKIN else []) for name, m in PLAIN.items()],

@@ -12,6 +12,7 @@ from fewjoule.methods.coded import CODED_SETTINGS, with_codec
 from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
 from fewjoule.methods.fedavgm import fedavgm
 from fewjoule.methods.fedexp import fedexp
+from fewjoule.methods.fedprox import fedprox
 from fewjoule.methods.fisher import fisher
 from fewjoule.methods.imaml import imaml
 from fewjoule.methods.lean import lean
@@ -30,6 +31,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "reptile": reptile,
     "fedavgm": fedavgm,
     "fedexp": fedexp,
+    "fedprox": fedprox,
     "fisher": fisher,
     "lean": lean,
     "maml": maml,
@@ -72,7 +74,7 @@ def method(name: str, **settings: Any) -> Method:
 
 
 __all__ = [
-    "METHODS", "Method", "Schedule", "answers", "average", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml",
-    "imaml", "invented", "lean", "local_model", "maml", "meta_backward", "method", "random_start", "reptile",
-    "with_codec",
+    "METHODS", "Method", "Schedule", "answers", "average", "fedavg", "fedavgm", "fedexp", "fedprox", "fedsgd",
+    "fisher", "fomaml", "imaml", "invented", "lean", "local_model", "maml", "meta_backward", "method", "random_start",
+    "reptile", "with_codec",
 ]  # fmt: skip
