@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fewjoule.methods.fedavgm import fedavgm
     from fewjoule.methods.fedexp import fedexp
     from fewjoule.methods.fedprox import fedprox
+    from fewjoule.methods.fedrep import fedrep
     from fewjoule.methods.maml import fomaml, maml
     from fewjoule.models.jax_modules import from_equinox, from_flax
     from fewjoule.models.model import Model, OwnModel
@@ -46,8 +47,8 @@ __all__ = [
     "DivergedWarning", "InputError", "Ledger", "LocalModels", "Method", "Model", "ModelFile", "OwnModel", "Plan",
     "Population", "PopulationRun", "Run", "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace",
     "__version__", "adapt", "align", "answers", "average", "codec", "conv4", "export", "fedavg", "fedavgm", "fedexp",
-    "fedprox", "fedsgd", "fisher", "fomaml", "from_equinox", "from_flax", "from_torch", "imaml", "invented", "lean",
-    "local_model", "logistic", "make_agents", "make_tasks", "maml", "meta_backward", "method", "mlp", "mnist",
+    "fedprox", "fedrep", "fedsgd", "fisher", "fomaml", "from_equinox", "from_flax", "from_torch", "imaml", "invented",
+    "lean", "local_model", "logistic", "make_agents", "make_tasks", "maml", "meta_backward", "method", "mlp", "mnist",
     "model_from_spec", "plan", "population", "random_start", "read_agents", "read_model", "read_tasks", "report",
     "reptile", "simulate", "simulate_population", "sinusoid", "study", "to_torch", "train_locally", "with_codec",
     "write_model",
@@ -90,6 +91,7 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "fedavgm": "methods.fedavgm.fedavgm",
     "fedexp": "methods.fedexp.fedexp",
     "fedprox": "methods.fedprox.fedprox",
+    "fedrep": "methods.fedrep.fedrep",
     "fedsgd": "methods.fedavg.fedsgd",
     "fisher": "methods.fisher",
     "fomaml": "methods.maml.fomaml",

@@ -11,7 +11,18 @@ import pytest
 import fewjoule as fj
 from fewjoule.methods.method import Broadcast, Everyone
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulation.rules import combine, learned, own_model, start_of, told
+from fewjoule.simulation.rules import (
+    combine,
+    common_start,
+    learned,
+    loss_of,
+    own_model,
+    parts,
+    start_of,
+    told,
+    uses_local,
+    whole,
+)
 from fewjoule.tasks.samples import AgentData, Agents
 
 CASES = {
@@ -25,6 +36,7 @@ CASES = {
     "fedavgm": fj.fedavgm(rounds=4, local_steps=3, batch=5),
     "fedexp": fj.fedexp(rounds=4, local_steps=3, batch=5),
     "fedprox": fj.fedprox(rounds=4, local_steps=3, batch=5),
+    "fedrep": fj.fedrep(rounds=4, head_steps=2, body_steps=3, batch=5),
     "lean": fj.lean(target="match", training_steps=40, batch=5),
     "maml": fj.maml(rounds=4, inner_steps=2, batch=5),
     "fomaml": fj.fomaml(rounds=4, inner_steps=2, batch=5),
@@ -62,13 +74,22 @@ def unpadded(samples):
 @cache
 def compiled_agent(method, model):
     return jax.jit(
-        lambda state, broadcast, d, key, seed: method.agent(model.loss, state, told(broadcast, seed), d, key)
+        lambda state, broadcast, d, key, seed: method.agent(
+            loss_of(method, model), state, told(broadcast, seed), d, key
+        )
     )
 
 
 @cache
 def compiled_probe(method, model):
     return jax.jit(lambda average, d, key: method.probe(model.loss, average, d, key))
+
+
+def own_models(method, model, models, seed):
+    """[agents, d] the body first: the local models, or the seed's start where a method does not ask for them."""
+    if not uses_local(method):
+        return jnp.stack([common_start(method, model, seed)] * len(models))
+    return parts(method, model).body_first(models)
 
 
 def by_hand(method, model, agents, models, seed, availability=None):
@@ -78,7 +99,9 @@ def by_hand(method, model, agents, models, seed, availability=None):
     """
     data = [jax.tree.map(lambda a, i=i: a[i], agents.data) for i in range(len(agents))]
     data[1] = AgentData(*(unpadded(samples) for samples in data[1]))
-    start = start_of(method, model, models, jnp.uint32(seed))
+    split, bound = parts(method, model), partial(whole, method, model, seed=jnp.uint32(seed))
+    models = own_models(method, model, models, seed)
+    start = start_of(method, model, models[:, : split.body], jnp.uint32(seed))
     probes = None
     if method.probe is not None:
         root = key_for(seed, "probe")
@@ -90,15 +113,15 @@ def by_hand(method, model, agents, models, seed, availability=None):
             ]
         )
     server, broadcast = method.init(start, probes)
-    states = [method.agent_init(own_model(method, model, m)) for m in models]
+    states = [method.agent_init(own_model(method, model, m), m[: split.body]) for m in models]
     learning_rate = compiled_agent(method, model)
-    meta_path, agent_path = [broadcast.model], []
+    meta_path, agent_path = [bound(broadcast.model)], []
     for k in range(method.rounds):
         messages, row = [], []
         for i, name in enumerate(agents.names):
             key = round_key(key_for(seed, "round"), k, agent_id(name))
             state, message, info = learning_rate(states[i], broadcast, data[i], key, seed)
-            row.append(info.model)
+            row.append(split.as_model(info.model))
             if availability is None or availability[k][i]:
                 states[i] = state
                 messages.append(message)
@@ -107,7 +130,7 @@ def by_hand(method, model, agents, models, seed, availability=None):
             if method.combine == "all":
                 mean = Everyone(jnp.stack(messages), jnp.ones(len(messages)))
             server, broadcast = method.server(server, mean)
-        meta_path.append(broadcast.model)
+        meta_path.append(bound(broadcast.model))
         agent_path.append(jnp.stack(row))
     if method.learn is not None:
         messages = mean if method.rounds else None
@@ -146,9 +169,10 @@ def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(name,
 @uncoded_method
 def test_zero_rounds_is_the_start(method, model, agents, local_models):
     """What stands before the first round; `simulate` without rounds gives just that."""
-    start = start_of(method, model, local_models, jnp.uint32(0))
+    shared = parts(method, model).body
+    start = start_of(method, model, local_models[:, :shared], jnp.uint32(0))
     starts = {"average": local_models.mean(0), "random": model.init(key_for(0, "start")), 1: local_models[1]}
-    np.testing.assert_allclose(start.model, starts[method.start], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(start.model, starts[method.start][:shared], rtol=1e-6, atol=1e-7)
     probes = None if method.probe is None else jnp.ones((3, 3))
     np.testing.assert_array_equal(method.init(start, probes)[1].model, start.model)
     if method in (CASES["fedavg"], CASES["maml"], CASES["meta_backward"]):
@@ -193,15 +217,16 @@ def test_order_of_agents_changes_nothing(method, model, agents, local_models):
 
 @uncoded_method
 def test_agent_and_server_trace_in_float32_without_silent_promotion(method, model, agents, local_models):
-    data = jax.tree.map(lambda a: a[0], agents.data)
+    data, shared = jax.tree.map(lambda a: a[0], agents.data), parts(method, model).body
 
     def one_round(models, keys):
-        start = start_of(method, model, models, jnp.uint32(0))
+        start = start_of(method, model, models[:, :shared], jnp.uint32(0))
         probes = None if method.probe is None else method.probe(model.loss, start.model, data, keys[0])[None]
         server, broadcast = method.init(start, probes)
-        states = jax.vmap(lambda m: method.agent_init(own_model(method, model, m)))(models)
+        states = jax.vmap(lambda m: method.agent_init(own_model(method, model, m), m[:shared]))(models)
         known = told(broadcast, jnp.uint32(0))
-        _, messages, info = jax.vmap(lambda s, key: method.agent(model.loss, s, known, data, key))(states, keys)
+        loss = loss_of(method, model)
+        _, messages, info = jax.vmap(lambda s, key: method.agent(loss, s, known, data, key))(states, keys)
         combined = combine(messages, how=method.combine)
         _, broadcast = method.server(server, combined)
         if method.learn is not None:
@@ -215,7 +240,7 @@ def test_agent_and_server_trace_in_float32_without_silent_promotion(method, mode
             jax.jit(one_round), local_models, jax.random.split(jax.random.key(0), 3)
         )
     assert {leaf.dtype for leaf in jax.tree.leaves((broadcast, messages, info))} == {jnp.dtype(jnp.float32)}
-    assert broadcast.model.shape == (model.size,)
+    assert broadcast.model.shape == (shared,)
     assert info.model.shape == (3, model.size)
 
 

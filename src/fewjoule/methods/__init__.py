@@ -13,6 +13,7 @@ from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
 from fewjoule.methods.fedavgm import fedavgm
 from fewjoule.methods.fedexp import fedexp
 from fewjoule.methods.fedprox import fedprox
+from fewjoule.methods.fedrep import fedrep
 from fewjoule.methods.fisher import fisher
 from fewjoule.methods.imaml import imaml
 from fewjoule.methods.lean import lean
@@ -32,6 +33,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedavgm": fedavgm,
     "fedexp": fedexp,
     "fedprox": fedprox,
+    "fedrep": fedrep,
     "fisher": fisher,
     "lean": lean,
     "maml": maml,
@@ -74,7 +76,7 @@ def method(name: str, **settings: Any) -> Method:
 
 
 __all__ = [
-    "METHODS", "Method", "Schedule", "answers", "average", "fedavg", "fedavgm", "fedexp", "fedprox", "fedsgd",
-    "fisher", "fomaml", "imaml", "invented", "lean", "local_model", "maml", "meta_backward", "method", "random_start",
-    "reptile", "with_codec",
+    "METHODS", "Method", "Schedule", "answers", "average", "fedavg", "fedavgm", "fedexp", "fedprox", "fedrep",
+    "fedsgd", "fisher", "fomaml", "imaml", "invented", "lean", "local_model", "maml", "meta_backward", "method",
+    "random_start", "reptile", "with_codec",
 ]  # fmt: skip
