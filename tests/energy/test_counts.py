@@ -324,10 +324,17 @@ def test_one_round_of_every_method_equals_its_unrolled_program(name, codec, monk
     settings |= {"training_steps": 30} if name == "lean" else {}
     settings |= {"codec": codec} if codec else {}
     settings |= {"head_steps": 3, "body_steps": 2} if name == "fedrep" else {}
-    settings |= {"inner_steps": 3} if name in ("maml", "fomaml", "imaml") else {}
+    settings |= {"local_steps": 2, "personal_steps": 3} if name == "ditto" else {}
+    settings |= {"inner_steps": 3} if name in ("maml", "fomaml", "imaml", "anil", "meta_sgd") else {}
+    settings |= {"ways": 2, "shots": 2, "queries": 3} if name == "protonet" else {}
     chosen = method(name, **settings)
+    if chosen.tuning.prototypes:
+        model = mlp([1, 6, 3], loss="cross_entropy")
     loss, shared = loss_of(chosen, model), shared_size(chosen, model)
     data = AgentData(samples((1,), 12, agents=(3,)), samples((1,), 12, agents=(3,)))
+    if chosen.tuning.prototypes:
+        classes = jnp.zeros((3, 12), jnp.int32)
+        data = AgentData(*(each._replace(y=classes) for each in data))
     keys = jax.random.split(jax.random.key(0), 3)
 
     def one_round(start, probes, locals_, data, keys):

@@ -37,9 +37,13 @@ CASES = {
     "fedexp": fj.fedexp(rounds=4, local_steps=3, batch=5),
     "fedprox": fj.fedprox(rounds=4, local_steps=3, batch=5),
     "fedrep": fj.fedrep(rounds=4, head_steps=2, body_steps=3, batch=5),
+    "ditto": fj.ditto(rounds=4, local_steps=2, personal_steps=3, batch=5),
     "lean": fj.lean(target="match", training_steps=40, batch=5),
     "maml": fj.maml(rounds=4, inner_steps=2, batch=5),
     "fomaml": fj.fomaml(rounds=4, inner_steps=2, batch=5),
+    "anil": fj.anil(rounds=4, inner_steps=2, batch=5),
+    "meta_sgd": fj.meta_sgd(rounds=4, inner_steps=2, batch=5),
+    "protonet": fj.protonet(rounds=4, ways=2, shots=2, queries=3),
     "imaml": fj.imaml(rounds=4, inner_steps=3, batch=5),
     "meta_backward": fj.meta_backward(rounds=4, batch=5, radius="linear"),
     "answers": fj.answers(questions="range:-2:2", number=7, episodes=3, steps=2),
@@ -57,6 +61,36 @@ uncoded_method = pytest.mark.parametrize(
     [pytest.param(m, id=name, marks=[pytest.mark.slow] if name in AKIN else []) for name, m in PLAIN.items()],
 )
 """`by_hand` sends float32; coded methods are held to their own tests and to real federations."""
+
+
+@pytest.fixture(scope="module")
+def classes():
+    """What `protonet` needs: classes, three of them, of which the second agent has two."""
+    rng = np.random.default_rng(2)
+    pairs = [(rng.normal(size=(n, 2)), rng.integers(0, k, n)) for n, k in ((20, 3), (13, 2), (17, 3))]
+    model = fj.mlp([2, 4, 3], loss="cross_entropy")
+    local = jnp.stack([model.init(jax.random.key(k)) for k in (1, 2, 3)])
+    return model, fj.make_agents(pairs, names=["red", "green", "blue"]), local
+
+
+def of_classes(request):
+    method = getattr(request.node, "callspec", None) and request.node.callspec.params.get("method")
+    return bool(method) and method.name == "protonet"
+
+
+@pytest.fixture
+def model(request, model, classes):
+    return classes[0] if of_classes(request) else model
+
+
+@pytest.fixture
+def agents(request, agents, classes):
+    return classes[1] if of_classes(request) else agents
+
+
+@pytest.fixture
+def local_models(request, local_models, classes):
+    return classes[2] if of_classes(request) else local_models
 
 
 simulate = partial(fj.simulate, keep_paths=True, diverged_at=np.inf)
@@ -234,7 +268,13 @@ def test_agent_and_server_trace_in_float32_without_silent_promotion(method, mode
             broadcast = broadcast._replace(model=learned(method, model, start.model, received, jnp.uint32(0)))
         return broadcast, messages, info._replace(packed=None, size_bytes=None)
 
-    uses_adam = method.name in ("maml", "fomaml")  # optax's own bias correction mixes int32 and float32
+    uses_adam = method.name in (
+        "maml",
+        "fomaml",
+        "anil",
+        "meta_sgd",
+        "protonet",
+    )  # optax's own bias correction mixes int32 and float32
     with jax.numpy_dtype_promotion("standard" if uses_adam else "strict"):
         broadcast, messages, info = jax.eval_shape(
             jax.jit(one_round), local_models, jax.random.split(jax.random.key(0), 3)

@@ -71,7 +71,7 @@ def fedrep(
 
     return Method(
         "fedrep", rounds, start, agent, server, agent_init=own_model_kept, head=head_layers,
-        tuning=Tuning(head=head_layers), personal=with_own_head,
+        tuning=Tuning(head=head_layers), personal=with_own_head, judged_adapted=bool(head_layers),
     )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def imaml(
         model = model - outer_learning_rate * gradient
         return model, Broadcast(model)
 
-    return Method("imaml", rounds, start, agent, server, needs_validation=True, sends="change")
+    return Method("imaml", rounds, start, agent, server, needs_validation=True, judged_adapted=True, sends="change")
 
 
 def conjugate_gradient(product: Callable[[Array], Array], b: Array, steps: int) -> Array:

@@ -134,6 +134,7 @@ class Method:
     head: int = 0  # how many last layers of the model stay with the agent and never travel; see `models.parts`
     tuning: Tuning = ALL_WEIGHTS  # what a new device does with the meta-model
     needs_validation: bool = False
+    judged_adapted: bool = False  # a run's loss is that after the agents' inner steps; before them it may rise
     needs_local: bool = False  # although nothing is uploaded before the first round
     asks: bool = False  # the agents' own models for outputs, not for weights
     sends: str = "model"

@@ -172,7 +172,13 @@ def plan(
             notes.append(f"{label}: {error}")
     rows = []
     for label, method in built.items():
-        spent = cost(method, model, radio, processor, samples=samples)
+        try:
+            spent = cost(method, model, radio, processor, samples=samples)
+        except InputError as error:
+            if not method.head:
+                raise
+            notes.append(f"{label} is left out: {error}")  # of a model whose head is not known, or without classes
+            continue
         fits = budget_joules is None or spent.total_joules <= budget_joules
         rows.append({"method": label, **asdict(spent), "total_joules": spent.total_joules, "fits": fits})
     rows.sort(key=lambda row: row["total_joules"])

@@ -14,9 +14,8 @@ from jax.tree_util import Partial
 from fewjoule.errors import InputError
 from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, share_cut, shared_key
 from fewjoule.models.model import Model
-from fewjoule.models.parts import Parts, parts_of
+from fewjoule.models.parts import Parts, last_layer, parts_of, with_prototypes
 from fewjoule.randomness import key_for
-from fewjoule.training.descent import Loss
 
 DIVERGED_AT = 10.0
 """A run has diverged where the agents' mean loss at the meta-model is beyond this multiple of that at the start. MAML
@@ -62,9 +61,13 @@ def shared_size(method: Method, model: Model) -> int:
     return parts(method, model).body
 
 
-def loss_of(method: Method, model: Model) -> Loss:
-    """The loss as the method's functions use it: of vectors whose shared weights come first."""
+def loss_of(method: Method, model: Model) -> Any:
+    """The loss as the method's functions use it: of vectors whose shared weights come first. Where class means are the
+    head (`Tuning.prototypes`) it is of a vector, the support that they are made of, and the query."""
     split = parts(method, model)
+    if method.tuning.prototypes:
+        last_layer(model)  # refuses a model that has no classes
+        return lambda vector, support, query: model.loss(with_prototypes(model, split.as_model(vector), support), query)
     return model.loss if split.order is None else lambda vector, samples: model.loss(split.as_model(vector), samples)
 
 
@@ -173,11 +176,11 @@ def has_diverged(
     """Whether a run has diverged, from the agents' mean losses at the start, at the meta-model and in the last round.
 
     `finite` says whether the meta-model is; `last_loss` counts for methods with inner steps, and for those whose
-    agents keep their own head: the meta-model's is nobody's.
+    agents have their own head (the meta-model's is nobody's).
     """
     limit = diverged_at * jnp.maximum(jnp.asarray(start_loss), 1e-12)
     diverged = ~(jnp.asarray(final_loss) <= limit)
-    if (method.needs_validation or method.head) and method.rounds:
+    if method.judged_adapted and method.rounds:
         diverged &= ~(jnp.asarray(last_loss) <= limit)
     return diverged | ~jnp.asarray(finite)
 
