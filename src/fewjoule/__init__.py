@@ -11,12 +11,18 @@ if TYPE_CHECKING:
     from fewjoule.codecs import CODECS, Codec, codec
     from fewjoule.energy import Ledger
     from fewjoule.methods import METHODS, Method, Schedule, fisher, imaml, lean, meta_backward, method, with_codec
+    from fewjoule.methods.anil import anil
     from fewjoule.methods.answers import answers, invented
     from fewjoule.methods.average import average, local_model, random_start
+    from fewjoule.methods.ditto import ditto
     from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
     from fewjoule.methods.fedavgm import fedavgm
     from fewjoule.methods.fedexp import fedexp
+    from fewjoule.methods.fedprox import fedprox
+    from fewjoule.methods.fedrep import fedrep
     from fewjoule.methods.maml import fomaml, maml
+    from fewjoule.methods.meta_sgd import meta_sgd
+    from fewjoule.methods.protonet import protonet
     from fewjoule.models.jax_modules import from_equinox, from_flax
     from fewjoule.models.model import Model, OwnModel
     from fewjoule.models.nets import conv4, logistic, mlp, model_from_spec
@@ -44,11 +50,12 @@ __all__ = [
     "CODECS", "METHODS", "Adaptation", "AgentData", "AgentFiles", "Agents", "Alignment", "Codec", "DataFormat",
     "DivergedWarning", "InputError", "Ledger", "LocalModels", "Method", "Model", "ModelFile", "OwnModel", "Plan",
     "Population", "PopulationRun", "Run", "RunFolder", "Samples", "Schedule", "Study", "TaskFiles", "Tasks", "Trace",
-    "__version__", "adapt", "align", "answers", "average", "codec", "conv4", "export", "fedavg", "fedavgm", "fedexp",
-    "fedsgd", "fisher", "fomaml", "from_equinox", "from_flax", "from_torch", "imaml", "invented", "lean", "local_model",
-    "logistic", "make_agents", "make_tasks", "maml", "meta_backward", "method", "mlp", "mnist", "model_from_spec",
-    "plan", "population", "random_start", "read_agents", "read_model", "read_tasks", "report", "reptile", "simulate",
-    "simulate_population", "sinusoid", "study", "to_torch", "train_locally", "with_codec", "write_model",
+    "__version__", "adapt", "align", "anil", "answers", "average", "codec", "conv4", "ditto", "export", "fedavg",
+    "fedavgm", "fedexp", "fedprox", "fedrep", "fedsgd", "fisher", "fomaml", "from_equinox", "from_flax", "from_torch",
+    "imaml", "invented", "lean", "local_model", "logistic", "make_agents", "make_tasks", "maml", "meta_backward",
+    "meta_sgd", "method", "mlp", "mnist", "model_from_spec", "plan", "population", "protonet", "random_start",
+    "read_agents", "read_model", "read_tasks", "report", "reptile", "simulate", "simulate_population", "sinusoid",
+    "study", "to_torch", "train_locally", "with_codec", "write_model",
 ]  # fmt: skip
 HOMES = {  # where each public name lives; the block above says the same to type checkers, and a test compares the two
     "Adaptation": "training.adapt.Adaptation",
@@ -79,14 +86,18 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "Trace": "simulation.run.Trace",
     "adapt": "training.adapt.adapt",
     "align": "training.align.align",
+    "anil": "methods.anil.anil",
     "answers": "methods.answers.answers",
     "average": "methods.average.average",
     "codec": "codecs.codec",
     "conv4": "models.nets.conv4",
+    "ditto": "methods.ditto.ditto",
     "export": "models.weights.export",
     "fedavg": "methods.fedavg.fedavg",
     "fedavgm": "methods.fedavgm.fedavgm",
     "fedexp": "methods.fedexp.fedexp",
+    "fedprox": "methods.fedprox.fedprox",
+    "fedrep": "methods.fedrep.fedrep",
     "fedsgd": "methods.fedavg.fedsgd",
     "fisher": "methods.fisher",
     "fomaml": "methods.maml.fomaml",
@@ -102,12 +113,14 @@ HOMES = {  # where each public name lives; the block above says the same to type
     "make_tasks": "tasks.samples.make_tasks",
     "maml": "methods.maml.maml",
     "meta_backward": "methods.meta_backward",
+    "meta_sgd": "methods.meta_sgd.meta_sgd",
     "method": "methods.method",
     "mlp": "models.nets.mlp",
     "mnist": "tasks.mnist",
     "model_from_spec": "models.nets.model_from_spec",
     "plan": "simulation.plan.plan",
     "population": "tasks.population.population",
+    "protonet": "methods.protonet.protonet",
     "random_start": "methods.average.random_start",
     "read_agents": "tasks.files.read_agents",
     "read_model": "models.weights.read_model",

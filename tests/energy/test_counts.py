@@ -15,7 +15,7 @@ from fewjoule.errors import InputError
 from fewjoule.methods import METHODS, method
 from fewjoule.methods.method import Start
 from fewjoule.models.nets import conv4, mlp
-from fewjoule.simulation.rules import combine, own_model, told
+from fewjoule.simulation.rules import combine, loss_of, own_model, shared_size, told
 from fewjoule.tasks.samples import AgentData, Samples
 
 
@@ -320,21 +320,30 @@ CODECS = ("float16", "quantise:3", "lloyd-max:2", "top-k:0.2:4", "uniform:4")
 @pytest.mark.parametrize(("name", "codec"), [(name, None) for name in METHODS] + [("fedavg", c) for c in CODECS])
 def test_one_round_of_every_method_equals_its_unrolled_program(name, codec, monkeypatch):
     model = mlp([1, 6, 6, 1])
-    settings = {"local_steps": 3} if name in ("fedavg", "reptile", "fedavgm", "fedexp") else {}
+    settings = {"local_steps": 3} if name in ("fedavg", "reptile", "fedavgm", "fedexp", "fedprox") else {}
     settings |= {"training_steps": 30} if name == "lean" else {}
     settings |= {"codec": codec} if codec else {}
-    settings |= {"inner_steps": 3} if name in ("maml", "fomaml", "imaml") else {}
+    settings |= {"head_steps": 3, "body_steps": 2} if name == "fedrep" else {}
+    settings |= {"local_steps": 2, "personal_steps": 3} if name == "ditto" else {}
+    settings |= {"inner_steps": 3} if name in ("maml", "fomaml", "imaml", "anil", "meta_sgd") else {}
+    settings |= {"ways": 2, "shots": 2, "queries": 3} if name == "protonet" else {}
     chosen = method(name, **settings)
+    if chosen.tuning.prototypes:
+        model = mlp([1, 6, 3], loss="cross_entropy")
+    loss, shared = loss_of(chosen, model), shared_size(chosen, model)
     data = AgentData(samples((1,), 12, agents=(3,)), samples((1,), 12, agents=(3,)))
+    if chosen.tuning.prototypes:
+        classes = jnp.zeros((3, 12), jnp.int32)
+        data = AgentData(*(each._replace(y=classes) for each in data))
     keys = jax.random.split(jax.random.key(0), 3)
 
     def one_round(start, probes, locals_, data, keys):
         server, broadcast = chosen.init(Start(start, jnp.ones(())), probes)
-        states = jax.vmap(lambda local: chosen.agent_init(own_model(chosen, model, local)))(locals_)
+        begin = lambda local: chosen.agent_init(own_model(chosen, model, local), local[:shared])  # noqa: E731
+        states = jax.vmap(begin)(locals_)
         broadcast = told(broadcast, 0)
-        states, messages, info = jax.vmap(
-            lambda state, each, key: chosen.agent(model.loss, state, broadcast, each, key)
-        )(states, data, keys)
+        turn = lambda state, each, key: chosen.agent(loss, state, broadcast, each, key)  # noqa: E731
+        states, messages, info = jax.vmap(turn)(states, data, keys)
         return chosen.server(server, combine(messages, how=chosen.combine)), states, info
 
     probes = None
@@ -343,7 +352,7 @@ def test_one_round_of_every_method_equals_its_unrolled_program(name, codec, monk
             jax.vmap(lambda d, k: chosen.probe(model.loss, jnp.zeros(model.size), d, k)), data, keys
         )
         probes = jax.tree.map(lambda s: jnp.ones(s.shape, s.dtype), shapes)
-    args = (jnp.zeros(model.size), probes, jnp.zeros((3, model.size)), data, keys)
+    args = (jnp.zeros(shared), probes, jnp.zeros((3, model.size)), data, keys)
 
     # XLA sees the rounds of its random generator as a loop and counts them once; use its number on both sides here.
     plain = {primitive: rule for primitive, rule in prices._WORK.items() if rule != "random"}

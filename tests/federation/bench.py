@@ -22,6 +22,7 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 # conjugate gradients on a badly conditioned system amplify rounding without bound; this one is well conditioned
 SHORT["answers"] = SHORT["invented"] = {"questions": "range:-5:5", "number": 9, "episodes": 3, "steps": 4}
+SHORT["protonet"] |= {"ways": 2, "shots": 2, "queries": 4}
 SHORT["imaml"] |= {"regularisation": 50.0, "inner_steps": 5, "cg_steps": 3}
 
 
@@ -64,7 +65,7 @@ class Bench:
         settings = {**SHORT.get(name, {}), **changes.pop("settings", {})}
         return Spec(
             method=method(name, **settings).describe(),
-            model={"spec": self.model.spec, "init": "glorot", "loss": "mse"},
+            model={"spec": self.model.spec, "init": "glorot", "loss": self.model.loss_name},
             agents=changes.pop("agents", NAMES),
             deadline_seconds=changes.pop("deadline_seconds", 0.2),
             **changes,

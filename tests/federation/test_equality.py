@@ -85,8 +85,20 @@ def check_equality(bench: Bench, name: str, settings: dict[str, Any], seed: int 
     np.testing.assert_allclose(server.trace[known], trace[known], rtol=1e-4, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def classes() -> Any:
+    """Agents with three classes, for the method that needs classes."""
+    rng = np.random.default_rng(6)
+    pairs = [(rng.normal(size=(24, 2)).astype(np.float32), rng.integers(0, 3, 24)) for _ in NAMES]
+    model = mlp([2, 6, 3], loss="cross_entropy")
+    return model, make_agents(pairs, names=NAMES), 0.3 * jax.random.normal(jax.random.key(6), (3, model.size))
+
+
 @pytest.mark.parametrize(("name", "coding"), PAIRS)
-def test_trial_13_every_method_with_every_codec_is_the_simulators(bench: Bench, name: str, coding: str) -> None:
+def test_trial_13_every_method_with_every_codec_is_the_simulators(
+    bench: Bench, classes: Any, tmp_path: Any, name: str, coding: str
+) -> None:
+    bench = Bench(*classes, tmp_path) if name == "protonet" else bench
     check_equality(bench, name, CODINGS[coding])
 
 

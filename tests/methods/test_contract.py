@@ -11,7 +11,18 @@ import pytest
 import fewjoule as fj
 from fewjoule.methods.method import Broadcast, Everyone
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulation.rules import combine, learned, own_model, start_of, told
+from fewjoule.simulation.rules import (
+    combine,
+    common_start,
+    learned,
+    loss_of,
+    own_model,
+    parts,
+    start_of,
+    told,
+    uses_local,
+    whole,
+)
 from fewjoule.tasks.samples import AgentData, Agents
 
 CASES = {
@@ -24,9 +35,15 @@ CASES = {
     "reptile": fj.reptile(rounds=4, local_steps=3, batch=5, meta_learning_rate=0.5),
     "fedavgm": fj.fedavgm(rounds=4, local_steps=3, batch=5),
     "fedexp": fj.fedexp(rounds=4, local_steps=3, batch=5),
+    "fedprox": fj.fedprox(rounds=4, local_steps=3, batch=5),
+    "fedrep": fj.fedrep(rounds=4, head_steps=2, body_steps=3, batch=5),
+    "ditto": fj.ditto(rounds=4, local_steps=2, personal_steps=3, batch=5),
     "lean": fj.lean(target="match", training_steps=40, batch=5),
     "maml": fj.maml(rounds=4, inner_steps=2, batch=5),
     "fomaml": fj.fomaml(rounds=4, inner_steps=2, batch=5),
+    "anil": fj.anil(rounds=4, inner_steps=2, batch=5),
+    "meta_sgd": fj.meta_sgd(rounds=4, inner_steps=2, batch=5),
+    "protonet": fj.protonet(rounds=4, ways=2, shots=2, queries=3),
     "imaml": fj.imaml(rounds=4, inner_steps=3, batch=5),
     "meta_backward": fj.meta_backward(rounds=4, batch=5, radius="linear"),
     "answers": fj.answers(questions="range:-2:2", number=7, episodes=3, steps=2),
@@ -38,12 +55,42 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 every_method = pytest.mark.parametrize("method", [*CASES.values(), AUTO], ids=[*CASES, "meta_backward auto"])
 PLAIN = {name: method for name, method in CASES.items() if name != "lean"} | {"meta_backward auto": AUTO}
-AKIN = ("reptile", "fedavgm", "fomaml", "invented", "local", "random")  # each has a near relation among the others
+AKIN = ("reptile", "fedavgm", "fedprox", "fomaml", "invented", "local", "random")  # near relations of others
 uncoded_method = pytest.mark.parametrize(
     "method",
     [pytest.param(m, id=name, marks=[pytest.mark.slow] if name in AKIN else []) for name, m in PLAIN.items()],
 )
 """`by_hand` sends float32; coded methods are held to their own tests and to real federations."""
+
+
+@pytest.fixture(scope="module")
+def classes():
+    """What `protonet` needs: classes, three of them, of which the second agent has two."""
+    rng = np.random.default_rng(2)
+    pairs = [(rng.normal(size=(n, 2)), rng.integers(0, k, n)) for n, k in ((20, 3), (13, 2), (17, 3))]
+    model = fj.mlp([2, 4, 3], loss="cross_entropy")
+    local = jnp.stack([model.init(jax.random.key(k)) for k in (1, 2, 3)])
+    return model, fj.make_agents(pairs, names=["red", "green", "blue"]), local
+
+
+def of_classes(request):
+    method = getattr(request.node, "callspec", None) and request.node.callspec.params.get("method")
+    return bool(method) and method.name == "protonet"
+
+
+@pytest.fixture
+def model(request, model, classes):
+    return classes[0] if of_classes(request) else model
+
+
+@pytest.fixture
+def agents(request, agents, classes):
+    return classes[1] if of_classes(request) else agents
+
+
+@pytest.fixture
+def local_models(request, local_models, classes):
+    return classes[2] if of_classes(request) else local_models
 
 
 simulate = partial(fj.simulate, keep_paths=True, diverged_at=np.inf)
@@ -61,13 +108,22 @@ def unpadded(samples):
 @cache
 def compiled_agent(method, model):
     return jax.jit(
-        lambda state, broadcast, d, key, seed: method.agent(model.loss, state, told(broadcast, seed), d, key)
+        lambda state, broadcast, d, key, seed: method.agent(
+            loss_of(method, model), state, told(broadcast, seed), d, key
+        )
     )
 
 
 @cache
 def compiled_probe(method, model):
     return jax.jit(lambda average, d, key: method.probe(model.loss, average, d, key))
+
+
+def own_models(method, model, models, seed):
+    """[agents, d] the body first: the local models, or the seed's start where a method does not ask for them."""
+    if not uses_local(method):
+        return jnp.stack([common_start(method, model, seed)] * len(models))
+    return parts(method, model).body_first(models)
 
 
 def by_hand(method, model, agents, models, seed, availability=None):
@@ -77,7 +133,9 @@ def by_hand(method, model, agents, models, seed, availability=None):
     """
     data = [jax.tree.map(lambda a, i=i: a[i], agents.data) for i in range(len(agents))]
     data[1] = AgentData(*(unpadded(samples) for samples in data[1]))
-    start = start_of(method, model, models, jnp.uint32(seed))
+    split, bound = parts(method, model), partial(whole, method, model, seed=jnp.uint32(seed))
+    models = own_models(method, model, models, seed)
+    start = start_of(method, model, models[:, : split.body], jnp.uint32(seed))
     probes = None
     if method.probe is not None:
         root = key_for(seed, "probe")
@@ -89,15 +147,15 @@ def by_hand(method, model, agents, models, seed, availability=None):
             ]
         )
     server, broadcast = method.init(start, probes)
-    states = [method.agent_init(own_model(method, model, m)) for m in models]
+    states = [method.agent_init(own_model(method, model, m), m[: split.body]) for m in models]
     learning_rate = compiled_agent(method, model)
-    meta_path, agent_path = [broadcast.model], []
+    meta_path, agent_path = [bound(broadcast.model)], []
     for k in range(method.rounds):
         messages, row = [], []
         for i, name in enumerate(agents.names):
             key = round_key(key_for(seed, "round"), k, agent_id(name))
             state, message, info = learning_rate(states[i], broadcast, data[i], key, seed)
-            row.append(info.model)
+            row.append(split.as_model(info.model))
             if availability is None or availability[k][i]:
                 states[i] = state
                 messages.append(message)
@@ -106,7 +164,7 @@ def by_hand(method, model, agents, models, seed, availability=None):
             if method.combine == "all":
                 mean = Everyone(jnp.stack(messages), jnp.ones(len(messages)))
             server, broadcast = method.server(server, mean)
-        meta_path.append(broadcast.model)
+        meta_path.append(bound(broadcast.model))
         agent_path.append(jnp.stack(row))
     if method.learn is not None:
         messages = mean if method.rounds else None
@@ -145,9 +203,10 @@ def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(name,
 @uncoded_method
 def test_zero_rounds_is_the_start(method, model, agents, local_models):
     """What stands before the first round; `simulate` without rounds gives just that."""
-    start = start_of(method, model, local_models, jnp.uint32(0))
+    shared = parts(method, model).body
+    start = start_of(method, model, local_models[:, :shared], jnp.uint32(0))
     starts = {"average": local_models.mean(0), "random": model.init(key_for(0, "start")), 1: local_models[1]}
-    np.testing.assert_allclose(start.model, starts[method.start], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(start.model, starts[method.start][:shared], rtol=1e-6, atol=1e-7)
     probes = None if method.probe is None else jnp.ones((3, 3))
     np.testing.assert_array_equal(method.init(start, probes)[1].model, start.model)
     if method in (CASES["fedavg"], CASES["maml"], CASES["meta_backward"]):
@@ -192,15 +251,16 @@ def test_order_of_agents_changes_nothing(method, model, agents, local_models):
 
 @uncoded_method
 def test_agent_and_server_trace_in_float32_without_silent_promotion(method, model, agents, local_models):
-    data = jax.tree.map(lambda a: a[0], agents.data)
+    data, shared = jax.tree.map(lambda a: a[0], agents.data), parts(method, model).body
 
     def one_round(models, keys):
-        start = start_of(method, model, models, jnp.uint32(0))
+        start = start_of(method, model, models[:, :shared], jnp.uint32(0))
         probes = None if method.probe is None else method.probe(model.loss, start.model, data, keys[0])[None]
         server, broadcast = method.init(start, probes)
-        states = jax.vmap(lambda m: method.agent_init(own_model(method, model, m)))(models)
+        states = jax.vmap(lambda m: method.agent_init(own_model(method, model, m), m[:shared]))(models)
         known = told(broadcast, jnp.uint32(0))
-        _, messages, info = jax.vmap(lambda s, key: method.agent(model.loss, s, known, data, key))(states, keys)
+        loss = loss_of(method, model)
+        _, messages, info = jax.vmap(lambda s, key: method.agent(loss, s, known, data, key))(states, keys)
         combined = combine(messages, how=method.combine)
         _, broadcast = method.server(server, combined)
         if method.learn is not None:
@@ -208,13 +268,19 @@ def test_agent_and_server_trace_in_float32_without_silent_promotion(method, mode
             broadcast = broadcast._replace(model=learned(method, model, start.model, received, jnp.uint32(0)))
         return broadcast, messages, info._replace(packed=None, size_bytes=None)
 
-    uses_adam = method.name in ("maml", "fomaml")  # optax's own bias correction mixes int32 and float32
+    uses_adam = method.name in (
+        "maml",
+        "fomaml",
+        "anil",
+        "meta_sgd",
+        "protonet",
+    )  # optax's own bias correction mixes int32 and float32
     with jax.numpy_dtype_promotion("standard" if uses_adam else "strict"):
         broadcast, messages, info = jax.eval_shape(
             jax.jit(one_round), local_models, jax.random.split(jax.random.key(0), 3)
         )
     assert {leaf.dtype for leaf in jax.tree.leaves((broadcast, messages, info))} == {jnp.dtype(jnp.float32)}
-    assert broadcast.model.shape == (model.size,)
+    assert broadcast.model.shape == (shared,)
     assert info.model.shape == (3, model.size)
 
 

@@ -54,7 +54,7 @@ def test_trial_11_means_are_over_agents_or_over_samples_as_asked():
         np.testing.assert_allclose(run.meta, shares @ LOCAL, rtol=1e-5)
 
 
-@pytest.mark.parametrize("wrong", ["fedprox", "anil", "scaffold", "FedAvg"])
+@pytest.mark.parametrize("wrong", ["fedproxy", "perfedavg", "scaffold", "FedAvg"])
 def test_trial_32_an_unknown_method_is_told_all_the_names(wrong):
     with pytest.raises(fj.InputError, match=f"unknown method '{wrong}'") as caught:
         fj.method(wrong)

@@ -22,6 +22,7 @@ from fewjoule.tasks.samples import Tasks
 from fewjoule.training.adapt import FineTuning, choose_steps, one_task
 from fewjoule.training.adapt import adapt as fine_tune
 from fewjoule.training.descent import optimiser as named_optimiser
+from fewjoule.training.tuning import Tuning, tuning_of
 
 
 def adapt(
@@ -60,6 +61,7 @@ def adapt(
         options.writable(output, force=force)
     loaded = options.load(meta, spec, loss, layout)
     model, form = loaded.model, options.format_of(loaded, target, divide_by)
+    settings["tuning"] = tuning = tuning_of(loaded.card)
     if many:
         reader = Metering(**options.given(meter=meter, device=device))
         adapt_folder(new, output, loaded, form, reader, meta.name, steps=steps, seed=seed, **settings)
@@ -74,7 +76,8 @@ def adapt(
     count = int(support.mask.sum())
     say(f"{model.spec}, {model.loss_name}; {count} samples of {new.name}")
     say(f"arithmetic: {reader.describe()}")
-    adapted = {"samples": count, "steps": steps, **settings, "from": meta.name}
+    said = {"learning_rate": learning_rate, "optimiser": optimiser}
+    adapted = {"samples": count, "steps": steps, **said, "from": meta.name}
     ledger = Ledger()
     if choose is not None:
         held_out: dict[str, Any] = {"most": steps, "by": choose, "share": share, "seed": seed, **settings}
@@ -89,10 +92,10 @@ def adapt(
         adapted |= {"steps": steps, "chosen_by": choose}
         say(f"{steps} steps, chosen by {choose}: loss {chosen.loss[steps]:.4g} ({chosen.loss[0]:.4g} without any)")
     task = one_task(support)
-    tuning = FineTuning(model, loaded.vector, task.support, steps=steps, **settings)
-    flops = adaptation_flops(model, task, steps, learning_rate, optimiser)
+    fine_tuning = FineTuning(model, loaded.vector, task.support, steps=steps, **settings)
+    flops = adaptation_flops(model, task, steps, learning_rate, optimiser, tuning)
     with stage(f"{steps} steps of {learning_rate:g}"):
-        (vector,), spent = reader.read(tuning.run, flops)
+        (vector,), spent = reader.read(fine_tuning.run, flops)
         grid = step_grid(steps)
         curves = {
             name: fine_tune(model, loaded.vector, one_task(support, query), steps=grid, **settings)
@@ -121,7 +124,7 @@ def adapt(
 
 def adapt_folder(
     folder: Path, output: Path, loaded: ModelFile, form: DataFormat, reader: Metering, source: str, *,
-    steps: int, learning_rate: float, optimiser: str, seed: int,
+    steps: int, learning_rate: float, optimiser: str, tuning: Tuning, seed: int,
 ) -> None:  # fmt: skip
     """All tasks of a folder at once: one table on the screen, and a folder with one model each and tasks.csv."""
     model = loaded.model
@@ -131,13 +134,14 @@ def adapt_folder(
     say(f"{model.spec}, {model.loss_name}; {len(names)} tasks of {folder}")
     say(f"arithmetic: {reader.describe()}")
     settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
-    tuning = FineTuning(model, loaded.vector, support, steps=steps, **settings)
-    flops = adaptation_flops(model, Tasks(support, held), steps, learning_rate, optimiser)
+    fine_tuning = FineTuning(model, loaded.vector, support, steps=steps, **settings, tuning=tuning)
+    flops = adaptation_flops(model, Tasks(support, held), steps, learning_rate, optimiser, tuning)
     grid = sorted({0, steps})
     with stage(f"{steps} steps of {learning_rate:g} on {len(names)} tasks"):
-        vectors, spent = reader.read(tuning.run, flops * len(names))
+        vectors, spent = reader.read(fine_tuning.run, flops * len(names))
         own, other = (
-            fine_tune(model, loaded.vector, Tasks(support, q), steps=grid, **settings) for q in (support, held)
+            fine_tune(model, loaded.vector, Tasks(support, q), steps=grid, **settings, tuning=tuning)
+            for q in (support, held)
         )
     lost = ~np.isfinite(vectors).all(-1) | ~np.isfinite(own.loss).all(-1)
     if lost.any():

@@ -13,6 +13,7 @@ from fewjoule.files import write_csv
 from fewjoule.studies.outputs import as_text
 from fewjoule.tasks.files import read_tasks
 from fewjoule.training.adapt import adapt
+from fewjoule.training.tuning import tuning_of
 
 
 def evaluate(
@@ -38,9 +39,8 @@ def evaluate(
     loaded = options.load(meta, spec, loss, layout)
     tasks, names, *_ = read_tasks(folder, options.format_of(loaded, target, divide_by), shots=shots, seed=seed)
     with stage(f"fine-tuning to {len(names)} tasks"):
-        result = adapt(
-            loaded.model, loaded.vector, tasks, steps=wanted, learning_rate=learning_rate, optimiser=optimiser
-        )
+        settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
+        result = adapt(loaded.model, loaded.vector, tasks, steps=wanted, tuning=tuning_of(loaded.card), **settings)
     metric = "accuracy" if loaded.model.loss_name == "cross_entropy" else "loss"
     values = getattr(result, metric)
     say(f"{metric} on the held-out samples of {len(names)} tasks, after each number of steps:")

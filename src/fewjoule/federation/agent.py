@@ -29,8 +29,9 @@ from fewjoule.federation.state import State, read_state, refusal, write_state
 from fewjoule.federation.wire import AgentReport, Message, MessageError
 from fewjoule.methods.method import Broadcast, Method
 from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
+from fewjoule.models.parts import parts_of
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulation.rules import NUMBER_BYTES, message_bytes, own_model, probe_bytes, told, uses_local
+from fewjoule.simulation.rules import NUMBER_BYTES, loss_of, message_bytes, own_model, probe_bytes, told, uses_local
 from fewjoule.simulation.work import vector_of
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import train_locally
@@ -123,7 +124,10 @@ class AgentRunner:
         local, pretraining = self._local(agreed, owner, one, data, own)
         used = own if own is not None and uses_local(agreed.method) else ()
         digest = _digest("", (data, used)).hex()
-        template = jax.eval_shape(lambda v: agreed.method.agent_init(own_model(agreed.method, owner, v), v), local)
+        local = parts_of(owner, agreed.method.head).body_first(local)
+        template = jax.eval_shape(
+            lambda v: agreed.method.agent_init(own_model(agreed.method, owner, v), v[: agreed.shared_size]), local
+        )
         shapes = named("state", template)
         forms = {name: blocks.form_of(leaf) for name, leaf in shapes.items()}
         forms["answer"] = Form("uint8", (-wire.size(agreed.reply_forms(blocks.ROUND)),))
@@ -160,7 +164,7 @@ class AgentRunner:
         """The agent's own model: given by its owner, or trained here once for all runs with these settings."""
         spec = agreed.spec
         if not uses_local(agreed.method):
-            return jnp.zeros(agreed.model.size), AgentReport()
+            return agreed.model.init(key_for(spec.seed, "start")), AgentReport()
         settings = json.dumps([spec.model, spec.local, spec.seed], sort_keys=True)
         same = _digest(settings, (data.train, () if own is None else own))  # also for other methods and runs
         path = self._folder / "local" / f"{same.hex()}.state"
@@ -186,10 +190,10 @@ class AgentRunner:
         return local, report
 
     def _uploaded(self, agreed: Contract, local: Array) -> tuple[Array, np.ndarray, float]:
-        """The local model as the server gets it, what is sent for it, and the bytes charged."""
-        codec = agreed.first_codec
+        """What is shared of the local model as the server gets it, what is sent for it, and the bytes charged."""
+        codec, local = agreed.first_codec, local[: agreed.shared_size]
         if agreed.method.upload is None or agreed.method.start == "random" or codec is None:
-            return local, np.asarray(local), float(NUMBER_BYTES * agreed.model.size)
+            return local, np.asarray(local), float(NUMBER_BYTES * agreed.shared_size)
         key = jax.random.fold_in(key_for(agreed.spec.seed, "codec"), self.id)
         upload = agreed.method.upload(local, agreed.common, key)
         return upload.model, _bytes(codec.to_bytes(upload.packed, local.size)), float(upload.size_bytes)
@@ -247,7 +251,7 @@ class AgentRunner:
             key = jax.random.fold_in(key_for(agreed.spec.seed, "probe"), self.id)
             start = jnp.asarray(message.arrays[0])
             probe, report = self._run(_probe, (agreed.method, agreed.model), start, self._data, key)
-            charged = float(probe_bytes(agreed.model, probe)[0])
+            charged = float(probe_bytes(agreed.method, agreed.model, probe)[0])
             arrays, report = leaves(probe), report._replace(charged_bytes=charged)
         else:
             pair = jnp.stack([jnp.asarray(a) for a in message.arrays])
@@ -317,11 +321,11 @@ def _step(
     """The agent's part of a round: its state, its message plain and coded, the bytes charged for it, and four facts
     for the report."""
     key = round_key(root, round, agent)
-    state, message, info = method.agent(model.loss, state, broadcast, data, key)
+    state, message, info = method.agent(loss_of(method, model), state, broadcast, data, key)
     parts = jax.tree.leaves(message)
     sends_model = info.packed is None and len(parts) == 1 and parts[0].shape == info.model.shape
     same = jnp.array_equal(parts[0], info.model) if sends_model else jnp.zeros((), bool)
-    distance = jnp.linalg.norm(info.model - broadcast.model)
+    distance = jnp.linalg.norm(info.model[: broadcast.model.size] - broadcast.model)
     facts = jnp.stack([info.loss, distance, info.active, same.astype(jnp.float32)])
     return state, message, info.packed, jnp.asarray(message_bytes(message, info)), facts
 
@@ -329,7 +333,7 @@ def _step(
 @partial(jax.jit, static_argnums=(0, 1))
 def _probe(method: Method, model: Model, start: Array, data: AgentData, key: Array) -> Any:
     assert method.probe is not None
-    return method.probe(model.loss, start, data, key)
+    return method.probe(loss_of(method, model), start, data, key)
 
 
 @partial(jax.jit, static_argnums=0)

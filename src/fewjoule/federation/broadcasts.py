@@ -25,7 +25,7 @@ def arrays_of(agreed: Contract, broadcast: Broadcast, kind: int) -> tuple[np.nda
     assert agreed.down_codec is not None
     assert broadcast.size_bytes is not None
     known = int(broadcast.size_bytes) == 0  # a random start, which every site drew itself
-    coded = b"" if known else agreed.down_codec.to_bytes(broadcast.packed, agreed.model.size)
+    coded = b"" if known else agreed.down_codec.to_bytes(broadcast.packed, agreed.shared_size)
     return (np.frombuffer(coded, np.uint8), *whole[1:])
 
 
@@ -36,7 +36,7 @@ def heard(agreed: Contract, message: Message, held: np.ndarray) -> Broadcast:
         assert agreed.down_codec is not None
         coded = arrays[0].tobytes()
         try:
-            change = agreed.down_codec.decode(coded, agreed.model.size) if coded else np.float32(0)
+            change = agreed.down_codec.decode(coded, agreed.shared_size) if coded else np.float32(0)
         except InputError as error:
             raise MessageError(f"message refused: {error}") from None
         arrays = (held + change, *arrays[1:])

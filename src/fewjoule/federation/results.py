@@ -28,6 +28,7 @@ from fewjoule.studies.parts import Part
 from fewjoule.studies.run import judge
 from fewjoule.studies.settings import Study
 from fewjoule.studies.summary import summarise
+from fewjoule.training.tuning import card_of
 
 TRAFFIC = ("payload_up", "payload_down", "network_up", "network_down", "charged_up", "charged_down")
 READING = ("joules", "seconds", "kind", "source")
@@ -96,10 +97,10 @@ def write_federated_folder(folder: Path, study: Study, results: list[Result]) ->
             "skipped": sum(len(result.skipped) for result in each),
         }
         methods[name] = summary.methods[name].model_copy(update=real)
-    cards = {
-        e.name: [{"study": study.name, "method": e.build().describe(), "seed": seed} for seed in study.seeds]
-        for e in study.methods
-    }
+    cards = {}
+    for e in study.methods:
+        told = {"study": study.name, "method": e.build().describe(), **card_of(e.build().tuning)}
+        cards[e.name] = [{**told, "seed": seed} for seed in study.seeds]
     summary = summary.model_copy(update={"methods": methods})
     write_results(folder, study, model, finished, ledger, summary, cards)
     PATHS.write(folder, [])
@@ -191,5 +192,7 @@ def _part(study: Study, results: list[Result]) -> Part:
     tasks, evaluation = None, study.evaluation
     if isinstance(study.family, SinusoidFamily | MnistFamily):
         tasks = study.family.build(list(study.seeds), evaluation)[1]
-    judged = judge(agreed.model, tasks, jnp.asarray(arrays["meta"]), evaluation, study.energy.metering())
+    judged = judge(
+        agreed.model, tasks, jnp.asarray(arrays["meta"]), evaluation, study.energy.metering(), agreed.method.tuning
+    )
     return Part(arrays | judged.arrays, judged.facts)

@@ -26,7 +26,7 @@ from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.randomness import agent_id
 from fewjoule.simulation.learning import learn
-from fewjoule.simulation.rules import broadcast_bytes, combine, probe_bytes, server_step, start_of, weights_of
+from fewjoule.simulation.rules import broadcast_bytes, combine, probe_bytes, server_step, start_of, weights_of, whole
 from fewjoule.simulation.run import Trace
 
 _SAVED = ("losses", "start", "spread", "samples")
@@ -61,14 +61,14 @@ class ServerRunner:
         self._recorded = 0  # bytes in the rows' file
         self._pending = b""  # rows that are not in it yet
         self.losses = np.full(2, np.nan)  # at the meta-model, at the start
-        self.start = np.full(self.contract.model.size, np.nan, np.float32)
+        self.start = np.full(self.contract.shared_size, np.nan, np.float32)
         self.spread = np.zeros((), np.float32)
         self.samples = np.zeros(agents)  # of each agent, where the method weighs by them
         self._holds = np.ones(agents, bool)  # the last broadcast; before the first round, the random start
         self._server: Any = _zeros(shapes.server_state)
         self._broadcast: Broadcast = _zeros(shapes.broadcast)
         if self.contract.method.start == "random":
-            self._set_start(jnp.zeros((agents, self.contract.model.size)))
+            self._set_start(jnp.zeros((agents, self.contract.shared_size)))
 
     @property
     def trace(self) -> np.ndarray:
@@ -104,7 +104,7 @@ class ServerRunner:
             elif kind == blocks.PROBE:
                 arrays = (self.start,)
             elif kind == blocks.CLOSE:
-                arrays = (self.meta, self.start)
+                arrays = (self.meta, self._whole(self.start))
             self._requests[kind] = wire.encode(Message(kind, self.spec.run, round, 0, arrays))
         return self._requests[kind]
 
@@ -145,7 +145,7 @@ class ServerRunner:
                 parts = zip(arrays, jax.tree.leaves(agreed.shapes.message), strict=True)
                 return tuple(agreed.codec.decode(a.tobytes(), due.size) if due.ndim else a for a, due in parts)
             if kind == blocks.UPLOAD and agreed.first_codec is not None:
-                change = agreed.first_codec.decode(arrays[0].tobytes(), agreed.model.size)
+                change = agreed.first_codec.decode(arrays[0].tobytes(), agreed.shared_size)
                 return (np.asarray(agreed.common) + change,)
         except InputError as error:
             raise wire.MessageError(str(error)) from None
@@ -199,7 +199,7 @@ class ServerRunner:
         """Write every answer down, with the bytes that the link model charges its agent for receiving."""
         charged = np.zeros(len(self.spec.agents))  # handing out the meta-model is not part of a run's cost
         if kind == blocks.PROBE:
-            charged += probe_bytes(self.contract.model, self.contract.shapes.probe)[1]
+            charged += probe_bytes(self.contract.method, self.contract.model, self.contract.shapes.probe)[1]
         elif kind == blocks.ROUND:
             charged += broadcast_bytes(self.contract.method, self._broadcast, round == 0, self._holds)
         for i, name in enumerate(self.spec.agents):
@@ -233,8 +233,7 @@ class ServerRunner:
         messages = rebuild(self.contract.shapes.message, [np.stack(each) for each in zip(*rows, strict=True)])
         everybody = len(answers) == len(self.spec.agents)
         here = None if everybody else jnp.asarray([name in self._replies for name in self.spec.agents])
-        before = self._broadcast
-        method = self.contract.method
+        before, method = self._broadcast, self.contract.method
         server, after = _step(method, self._server, messages, self._weights, here)
         row = {
             "loss": np.mean([message.report.loss for message in answers]),
@@ -261,7 +260,10 @@ class ServerRunner:
         method = self.contract.method
         if method.learn is not None and not method.rounds:
             return np.asarray(self._learned(None))
-        return np.asarray(self._broadcast.model if method.final is None else method.final(self._server))
+        return self._whole(self._broadcast.model if method.final is None else method.final(self._server))
+
+    def _whole(self, shared: Any) -> np.ndarray:
+        return np.asarray(whole(self.contract.method, self.contract.model, jnp.asarray(shared), self.spec.seed))
 
     def _learned(self, said: Any) -> Array:
         """What a server that learns by itself makes of what all agents said."""

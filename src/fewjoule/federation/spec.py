@@ -27,8 +27,8 @@ from fewjoule.methods import Method, method
 from fewjoule.methods.method import Broadcast
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
-from fewjoule.randomness import agent_id, key_for
-from fewjoule.simulation.rules import check_agents
+from fewjoule.randomness import agent_id
+from fewjoule.simulation.rules import check_agents, common_start, shared_size
 from fewjoule.simulation.work import Shapes, data_for, shapes
 from fewjoule.studies.settings import FederationSettings, LocalSettings, Study, make_study, read_source
 from fewjoule.tasks.samples import check_names
@@ -191,8 +191,13 @@ class Contract(NamedTuple):
 
     @property
     def common(self) -> Array:
-        """The seed's random start, which every site draws itself."""
-        return self.model.init(key_for(self.spec.seed, "start"))
+        """What is shared of the seed's random start [b], which every site draws itself."""
+        return common_start(self.method, self.model, self.spec.seed)[: self.shared_size]
+
+    @property
+    def shared_size(self) -> int:
+        """How many weights of the model travel."""
+        return shared_size(self.method, self.model)
 
     def request_forms(self, kind: int) -> tuple[Form, ...]:
         """The arrays that the server sends. In place of a round's model, a change has the bytes of a difference."""
@@ -200,16 +205,16 @@ class Contract(NamedTuple):
         if kind == blocks.ROUND:
             return forms(sent(self.shapes.broadcast))
         if kind == blocks.CHANGE and self.down_codec is not None:
-            most = self.down_codec.most_bytes(self.model.size)
+            most = self.down_codec.most_bytes(self.shared_size)
             return (Form("uint8", (-most,)), *self.request_forms(blocks.ROUND)[1:])
-        return {blocks.UPLOAD: (), blocks.PROBE: (vector,), blocks.CLOSE: (vector, vector)}[kind]
+        return {blocks.UPLOAD: (), blocks.PROBE: (form_of(self.shapes.shared),), blocks.CLOSE: (vector, vector)}[kind]
 
     def reply_forms(self, kind: int) -> tuple[Form, ...]:
         """The arrays that an agent sends; bytes of a codec have a bound on their length only, and a
         number beside a coded vector goes as it is."""
         plain = {
             blocks.AGREE: (),
-            blocks.UPLOAD: (form_of(self.shapes.vector),),
+            blocks.UPLOAD: (form_of(self.shapes.shared),),
             blocks.PROBE: forms(self.shapes.probe),
             blocks.ROUND: forms(self.shapes.message),
             blocks.CHANGE: forms(self.shapes.message),

@@ -6,18 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from fewjoule.errors import InputError, unknown
+from fewjoule.methods.anil import anil
 from fewjoule.methods.answers import answers, invented
 from fewjoule.methods.average import average, local_model, random_start
 from fewjoule.methods.coded import CODED_SETTINGS, with_codec
+from fewjoule.methods.ditto import ditto
 from fewjoule.methods.fedavg import fedavg, fedsgd, reptile
 from fewjoule.methods.fedavgm import fedavgm
 from fewjoule.methods.fedexp import fedexp
+from fewjoule.methods.fedprox import fedprox
+from fewjoule.methods.fedrep import fedrep
 from fewjoule.methods.fisher import fisher
 from fewjoule.methods.imaml import imaml
 from fewjoule.methods.lean import lean
 from fewjoule.methods.maml import fomaml, maml
 from fewjoule.methods.meta_backward import Schedule, meta_backward
+from fewjoule.methods.meta_sgd import meta_sgd
 from fewjoule.methods.method import Method
+from fewjoule.methods.protonet import protonet
 from fewjoule.tasks.questions import questions_from_file
 from fewjoule.tasks.readers import SUFFIXES
 
@@ -30,10 +36,16 @@ METHODS: dict[str, Callable[..., Method]] = {
     "reptile": reptile,
     "fedavgm": fedavgm,
     "fedexp": fedexp,
+    "fedprox": fedprox,
+    "fedrep": fedrep,
+    "ditto": ditto,
     "fisher": fisher,
     "lean": lean,
     "maml": maml,
     "fomaml": fomaml,
+    "meta_sgd": meta_sgd,
+    "anil": anil,
+    "protonet": protonet,
     "imaml": imaml,
     "meta_backward": meta_backward,
     "answers": answers,
@@ -72,7 +84,7 @@ def method(name: str, **settings: Any) -> Method:
 
 
 __all__ = [
-    "METHODS", "Method", "Schedule", "answers", "average", "fedavg", "fedavgm", "fedexp", "fedsgd", "fisher", "fomaml",
-    "imaml", "invented", "lean", "local_model", "maml", "meta_backward", "method", "random_start", "reptile",
-    "with_codec",
+    "METHODS", "Method", "Schedule", "anil", "answers", "average", "ditto", "fedavg", "fedavgm", "fedexp", "fedprox",
+    "fedrep", "fedsgd", "fisher", "fomaml", "imaml", "invented", "lean", "local_model", "maml", "meta_backward",
+    "meta_sgd", "method", "protonet", "random_start", "reptile", "with_codec",
 ]  # fmt: skip

@@ -2,8 +2,8 @@
 
     up      the difference of an agent's message from what both ends know, the last broadcast (a method that sends
             gradients sends them as they are)
-    first   the difference of an agent's own model from the common random start, before the first round
-            (numbers beside the vector, such as FedExP's norm, go as float32)
+    first   the difference of what an agent shares of its own model from the common random start, before the first
+            round (numbers beside the vector, such as FedExP's norm, go as float32)
     down    the difference of the server's model from the broadcast before
 
 With error feedback (Seide et al. 2014, "1-Bit Stochastic Gradient Descent"; Karimireddy et al. 2019, "Error Feedback
@@ -64,7 +64,7 @@ def with_codec(
 def _coded(
     method: Method, sent: Codec | None, opening: Codec | None, heard: Codec | None, own_opening: bool, feedback: bool
 ) -> Method:
-    remembers = feedback and sent is not None and not sent.unbiased
+    remembers, own = feedback and sent is not None and not sent.unbiased, method.personal
 
     def upload(local: Array, common: Array, key: Array) -> Upload:
         change, packed, size_bytes = opening.apply(local - common, key)  # type: ignore[union-attr]
@@ -74,7 +74,8 @@ def _coded(
         inner = method.agent_init(local)
         if not remembers:
             return inner, ()
-        return inner, jnp.zeros_like(local) if uploaded is None or method.sends != "model" else local - uploaded
+        shared = local if uploaded is None else local[: len(uploaded)]
+        return inner, jnp.zeros_like(shared) if uploaded is None or method.sends != "model" else shared - uploaded
 
     def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         inner, lost = state
@@ -130,5 +131,6 @@ def _coded(
         agent_init=agent_init,
         upload=None if opening is None else upload,
         final=None if heard is None else lambda state: state[2],
+        personal=None if own is None else lambda state, broadcast: own(state[0], broadcast),
         codecs=(sent, opening, heard),
     )

@@ -8,6 +8,7 @@ Data") and Reptile (Nichol et al. 2018, "On First-Order Meta-Learning Algorithms
 Reptile's rate is `meta_learning_rate`; with 1 it is FedAvg. FedAvg with one full-batch step is FedSGD.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,8 +16,8 @@ from jax import Array
 
 from fewjoule.errors import Batch, Count, Epochs, Positive
 from fewjoule.methods.method import Agent, Broadcast, Combine, Info, Method, StartAt, Turn, Weighting, factory
-from fewjoule.tasks.samples import AgentData, draw
-from fewjoule.training.descent import Loss, descend, descend_epochs, optimiser
+from fewjoule.tasks.samples import AgentData, Samples, draw
+from fewjoule.training.descent import Loss, Reached, descend, descend_epochs, near, optimiser
 
 
 @factory
@@ -84,18 +85,29 @@ def reptile(
     return Method("reptile", rounds, start, local_sgd(local_steps, learning_rate, batch, epochs), server)
 
 
-def local_sgd(steps: int, learning_rate: float, batch: int | None, epochs: int | None) -> Agent:
-    """The agent of FedAvg and its kin: message phi_i = SGD_steps(theta; L_i).
-
-    Mini-batches are drawn with replacement, `steps` of them; or `epochs` passes over the samples take their place.
-    """
-    by = optimiser("sgd", learning_rate)
+def local_sgd(steps: int, learning_rate: float, batch: int | None, epochs: int | None, proximal: float = 0.0) -> Agent:
+    """The agent of FedAvg and its kin: message phi_i = SGD_steps(theta; L_i + proximal/2 ||phi - theta||²)."""
+    train = local_steps_of(steps, learning_rate, batch, epochs)
 
     def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
-        if epochs is None:
-            phi, _, value = descend(loss, broadcast.model, data.train, key, by=by, steps=steps, batch=batch)
-        else:
-            phi, _, value = descend_epochs(loss, broadcast.model, data.train, key, by=by, epochs=epochs, batch=batch)
-        return (), phi, Info(value, phi)
+        pulled = near(loss, broadcast.model, proximal) if proximal else loss
+        reached = train(pulled, broadcast.model, data.train, key)
+        return (), reached.vector, Info(reached.first_loss, reached.vector)
 
     return agent
+
+
+Train = Callable[[Loss, Array, Samples, Array], Reached]
+
+
+def local_steps_of(steps: int, learning_rate: float, batch: int | None, epochs: int | None) -> Train:
+    """The local training of a round. Mini-batches are drawn with replacement, `steps` of them; or `epochs` passes over
+    the samples take their place."""
+    by = optimiser("sgd", learning_rate)
+
+    def train(loss: Loss, vector: Array, samples: Samples, key: Array) -> Reached:
+        if epochs is None:
+            return descend(loss, vector, samples, key, by=by, steps=steps, batch=batch)
+        return descend_epochs(loss, vector, samples, key, by=by, epochs=epochs, batch=batch)
+
+    return train

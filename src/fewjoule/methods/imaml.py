@@ -17,8 +17,8 @@ from jax import Array
 
 from fewjoule.errors import Batch, Count, Positive
 from fewjoule.methods.method import Broadcast, Combine, Info, Method, StartAt, Turn, Weighting, factory
-from fewjoule.tasks.samples import AgentData, Samples, draw
-from fewjoule.training.descent import Loss, descend, optimiser
+from fewjoule.tasks.samples import AgentData, draw
+from fewjoule.training.descent import Loss, descend, near, optimiser
 
 
 @factory
@@ -42,9 +42,7 @@ def imaml(
         inner_key, outer_key = jax.random.split(key)
         support, query = draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
 
-        def proximal(phi: Array, samples: Samples) -> Array:
-            return loss(phi, samples) + regularisation / 2 * jnp.vdot(phi - theta, phi - theta)
-
+        proximal = near(loss, theta, regularisation)
         phi = descend(proximal, theta, support, by=optimiser("sgd", inner_learning_rate), steps=inner_steps).vector
         value, gradient = jax.value_and_grad(loss)(phi, query)
 
@@ -57,7 +55,7 @@ def imaml(
         model = model - outer_learning_rate * gradient
         return model, Broadcast(model)
 
-    return Method("imaml", rounds, start, agent, server, needs_validation=True, sends="change")
+    return Method("imaml", rounds, start, agent, server, needs_validation=True, judged_adapted=True, sends="change")
 
 
 def conjugate_gradient(product: Callable[[Array], Array], b: Array, steps: int) -> Array:

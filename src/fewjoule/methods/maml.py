@@ -6,6 +6,8 @@
     server   theta <- optimiser step along mean(g_i)
 
 L^tr is an agent's loss on its training samples, L^test on its validation samples: the two disjoint sets of the paper.
+With `ways` both are of one episode (`fewjoule.tasks.episodes`): `ways` of the agent's classes, drawn and numbered anew
+in every round, with `shots` and `queries` samples of each, all from its training samples.
 """
 
 from collections.abc import Callable
@@ -17,8 +19,11 @@ from jax import Array
 
 from fewjoule.errors import Batch, Count, Positive, Text
 from fewjoule.methods.method import Broadcast, Combine, Info, Method, Start, StartAt, Turn, Weighting, factory
-from fewjoule.tasks.samples import AgentData, draw
+from fewjoule.tasks.episodes import episode
+from fewjoule.tasks.samples import AgentData, Samples, draw
 from fewjoule.training.descent import Loss, descend, optimiser
+
+Ways = Batch  # None takes mini-batches of the agent's two sets
 
 
 def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:
@@ -32,21 +37,22 @@ def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:
         outer_learning_rate: Positive = 1e-3,
         outer_optimiser: Text = "adam",
         batch: Batch = 100,
+        ways: Ways = None,
+        shots: Count = 1,
+        queries: Count = 15,
         start: StartAt = "average",
         weighting: Weighting = "agents",
         combine: Combine = "mean",
     ) -> Method:
-        outer = optimiser(outer_optimiser, outer_learning_rate)
-
-        def init(start: Start, probes: Any) -> tuple[Any, Broadcast]:
-            return (start.model, outer.init(start.model)), Broadcast(start.model)
+        inner = optimiser("sgd", inner_learning_rate)
+        drawn = support_and_query(batch, ways, shots, queries)
+        init, server = outer_descent(optimiser(outer_optimiser, outer_learning_rate))
 
         def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
-            inner_key, outer_key = jax.random.split(key)
-            support, query = draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
+            support, query = drawn(data, key)
 
             def adapted(theta: Array) -> Array:
-                return descend(loss, theta, support, by=optimiser("sgd", inner_learning_rate), steps=inner_steps).vector
+                return descend(loss, theta, support, by=inner, steps=inner_steps).vector
 
             def test_loss(theta: Array) -> tuple[Array, Array]:
                 phi = adapted(theta)
@@ -59,16 +65,41 @@ def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:
                 value, gradient = jax.value_and_grad(loss)(phi, query)
             return (), gradient, Info(value, phi)
 
-        def server(state: Any, gradient: Array) -> tuple[Any, Broadcast]:
-            model, memory = state
-            update, memory = outer.update(gradient, memory, model)
-            model = optax.apply_updates(model, update)
-            return (model, memory), Broadcast(model)
-
-        return Method(name, rounds, start, agent, server, init, needs_validation=True, sends="change")
+        return Method(
+            name, rounds, start, agent, server, init, needs_validation=ways is None, judged_adapted=True, sends="change"
+        )
 
     build.__name__, build.__doc__ = name, summary
     return factory(build)
+
+
+def support_and_query(
+    batch: int | None, ways: int | None, shots: int, queries: int
+) -> Callable[[AgentData, Array], tuple[Samples, Samples]]:
+    """The two sets of a round: an episode of the training samples, or mini-batches of training and validation."""
+
+    def drawn(data: AgentData, key: Array) -> tuple[Samples, Samples]:
+        if ways is not None:
+            return episode(data.train, key, ways=ways, shots=shots, queries=queries)
+        inner_key, outer_key = jax.random.split(key)
+        return draw(data.train, inner_key, batch), draw(data.validation, outer_key, batch)
+
+    return drawn
+
+
+def outer_descent(by: optax.GradientTransformation) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`init` and `server` of a server that steps along the mean of the agents' gradients."""
+
+    def init(start: Start, probes: Any) -> tuple[Any, Broadcast]:
+        return (start.model, by.init(start.model)), Broadcast(start.model)
+
+    def server(state: Any, gradient: Array) -> tuple[Any, Broadcast]:
+        model, memory = state
+        update, memory = by.update(gradient, memory, model)
+        model = optax.apply_updates(model, update)
+        return (model, memory), Broadcast(model)
+
+    return init, server
 
 
 maml = _maml("maml", True, "Second-order MAML with any number of inner steps.")

@@ -9,6 +9,10 @@ The simulator runs `agent` under `vmap` and `scan`; a federation runs it alone o
     the meta-model is `broadcast.model` after the last round, or `final(server state)` where the method has it, or
     what the server learns by itself from the last round's messages, `learn(model, start, messages, key)`
 
+A method whose `head` is not 0 shares the body of the model alone (`fewjoule.models.parts`). Its agents' vectors [d]
+have the body first, [:b]; the server knows only [b], so `broadcast.model` and the messages are of that length. A new
+device has the head of the seed's random start, which costs no bits.
+
 With codecs (`fewjoule.methods.coded`), messages are what the receiver decodes, and `packed` beside them is what the
 codec's `to_bytes` puts on the air.
 """
@@ -28,6 +32,7 @@ from fewjoule.errors import LARGEST_COUNT, InputError, check_settings, not_negat
 from fewjoule.randomness import key_for
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss
+from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 
 P = ParamSpec("P")
 
@@ -35,9 +40,9 @@ P = ParamSpec("P")
 class Start(NamedTuple):
     """What the server knows before the first round."""
 
-    model: Array  # [d] the start vector
+    model: Array  # [d] the start vector, or [b] of it that is shared
     spread: Array  # scalar: largest squared distance of a local model from their average (0 for a random start)
-    common: Array | None = None  # [d] the seed's random start, which both ends can draw without a message
+    common: Array | None = None  # the same part of the seed's random start, which both ends can draw without a message
 
 
 class Broadcast(NamedTuple):
@@ -46,7 +51,7 @@ class Broadcast(NamedTuple):
     `shared` is not sent: both ends have it from the seed.
     """
 
-    model: Array  # [d]
+    model: Array  # [d], or [b] of it that is shared
     scalars: Any = ()
     packed: Any = None  # what a codec makes of the model; None where float32 is sent
     size_bytes: Any = None  # of the coded model on the air; None where float32 is sent
@@ -68,7 +73,7 @@ class Everyone(NamedTuple):
 class Upload(NamedTuple):
     """The first upload of one agent's own model through a codec."""
 
-    model: Array  # [d] as the server decodes it
+    model: Array  # as the server decodes it
     packed: Any
     size_bytes: Array
 
@@ -126,7 +131,10 @@ class Method:
     agent_init: Callable[..., Any] = nothing_kept  # (local model, it as uploaded) -> state
     settings: tuple[tuple[str, Any], ...] = ()
     probe: Callable[[Loss, Array, AgentData, Array], Any] | None = None
+    head: int = 0  # how many last layers of the model stay with the agent and never travel; see `models.parts`
+    tuning: Tuning = ALL_WEIGHTS  # what a new device does with the meta-model
     needs_validation: bool = False
+    judged_adapted: bool = False  # a run's loss is that after the agents' inner steps; before them it may rise
     needs_local: bool = False  # although nothing is uploaded before the first round
     asks: bool = False  # the agents' own models for outputs, not for weights
     sends: str = "model"
@@ -138,6 +146,10 @@ class Method:
     """(local model, common start, key) -> the first upload; None uploads float32."""
     final: Callable[[Any], Array] | None = None
     """The meta-model from the last server state, where the last broadcast is not it."""
+    personal: Callable[[Any, Broadcast], Array] | None = None
+    """(agent's state, broadcast after the last round) -> the agent's own model [d], where it keeps one."""
+    rates: Callable[[Broadcast], Array] | None = None
+    """(broadcast after the last round) -> learning rates [d] of a new device's fine-tuning, where they are learned."""
     learn: Callable[[Any, Array, Any, Array], Array] | None = None
     """(model, start vector, what `server` got in the last round or None, key) -> the meta-model: arithmetic of the
     server alone, charged to it."""

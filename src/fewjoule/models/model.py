@@ -72,6 +72,7 @@ class Model:
             self._shapes.append(leaf.shape)
         if not self._shapes:
             raise InputError("a model needs weights, got none; give one that has parameters.")
+        self.names_are_keys = tensor_names is None  # of the pytree, in its order
         if tensor_names is not None:
             self._names = list(tensor_names)
         self.size: int = sum(math.prod(shape) for shape in self._shapes)
@@ -124,6 +125,10 @@ class Model:
     def apply(self, vector: Array, x: Array) -> Array:
         """Outputs for a batch x."""
         return self._apply(self.unflatten(vector), x)
+
+    def apply_tensors(self, tensors: list[Array], x: Array) -> Array:
+        """Outputs for a batch x, from tensors in flat order, which may have other shapes than the model's own."""
+        return self._apply(jax.tree.unflatten(self._treedef, tensors), x)
 
     def loss(self, vector: Array, samples: Samples) -> Array:
         """Mean loss over the real samples: squared error (mean over outputs), cross entropy in nats, or the user's."""

@@ -113,7 +113,7 @@ def _turns(method: Method, model: Model, how: How, broadcast: Broadcast, rows: R
     """Every row's state, message and info."""
 
     def turn(state: Any, data: AgentData, key: Array) -> Any:
-        return method.agent(model.loss, state, broadcast, data, key)
+        return method.agent(rules.loss_of(method, model), state, broadcast, data, key)
 
     if not how.apart:
         return how.each(turn)(rows.states, rows.data, rows.keys)

@@ -12,7 +12,7 @@ from fewjoule.energy.counts import count_once
 from fewjoule.errors import LARGEST_COUNT
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
-from fewjoule.simulation.rules import NUMBER_BYTES, told
+from fewjoule.simulation.rules import NUMBER_BYTES, loss_of, told
 from fewjoule.simulation.work import shapes, turn_flops
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.mesh import over_devices
@@ -106,6 +106,6 @@ def at_once(method: Method, model: Model, data: AgentData, seeds: int) -> int:
     s = shapes(method, model, data)
 
     def turn(state: Any, broadcast: Any, data: AgentData, key: Any) -> Any:
-        return method.agent(model.loss, state, told(broadcast, 0), data, key)
+        return method.agent(loss_of(method, model), state, told(broadcast, 0), data, key)
 
     return max(1, TOGETHER_BYTES // (count_once(turn, s.agent_state, s.broadcast, data, s.key).bytes * seeds))

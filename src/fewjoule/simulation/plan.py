@@ -23,7 +23,14 @@ from fewjoule.methods.lean import ASKED, TARGETS, LeanSettings, choose, medium
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
-from fewjoule.simulation.rules import NUMBER_BYTES, broadcast_bytes, message_bytes, probe_bytes, weight_bytes
+from fewjoule.simulation.rules import (
+    NUMBER_BYTES,
+    broadcast_bytes,
+    message_bytes,
+    probe_bytes,
+    shared_size,
+    weight_bytes,
+)
 from fewjoule.simulation.work import agent_flops, data_for, shapes, vector_of
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -65,19 +72,19 @@ def cost(method: Method, model: Model, link: Link, device: Device | None = None,
 def most_bits(method: Method, model: Model) -> tuple[Integers, Integers]:
     """The most bits that one agent sends and receives, [rounds + 1] as in `Run.uplink_bits`."""
     up, down = np.zeros(method.rounds + 1, np.int64), np.zeros(method.rounds + 1, np.int64)
-    sent, first, heard = method.codecs
+    (sent, first, heard), shared = method.codecs, shared_size(method, model)
     if method.start != "random":
-        up[0] = first.most_bytes(model.size) if first else NUMBER_BYTES * model.size
+        up[0] = first.most_bytes(shared) if first else NUMBER_BYTES * shared
     up[0] += weight_bytes(method)
     if not method.rounds:
         return 8 * up, 8 * down
     s = shapes(method, model, data_for(model, 2))
     if method.probe is not None:
-        up[0], down[0] = np.add((up[0], down[0]), probe_bytes(model, s.probe))
+        up[0], down[0] = np.add((up[0], down[0]), probe_bytes(method, model, s.probe))
     leaves = jax.tree.leaves(s.message)
     coded = None if not sent else sum(sent.most_bytes(a.size) if a.ndim else NUMBER_BYTES for a in leaves)
     up[1:] = message_bytes(s.message, s.info._replace(size_bytes=coded))
-    broadcast = s.broadcast._replace(size_bytes=heard.most_bytes(model.size) if heard else None)
+    broadcast = s.broadcast._replace(size_bytes=heard.most_bytes(shared) if heard else None)
     down[1:] = [int(broadcast_bytes(method, broadcast, r == 0)) for r in range(method.rounds)]
     return 8 * up, 8 * down
 
@@ -165,7 +172,13 @@ def plan(
             notes.append(f"{label}: {error}")
     rows = []
     for label, method in built.items():
-        spent = cost(method, model, radio, processor, samples=samples)
+        try:
+            spent = cost(method, model, radio, processor, samples=samples)
+        except InputError as error:
+            if not method.head:
+                raise
+            notes.append(f"{label} is left out: {error}")  # of a model whose head is not known, or without classes
+            continue
         fits = budget_joules is None or spent.total_joules <= budget_joules
         rows.append({"method": label, **asdict(spent), "total_joules": spent.total_joules, "fits": fits})
     rows.sort(key=lambda row: row["total_joules"])

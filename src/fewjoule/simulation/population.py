@@ -95,7 +95,7 @@ class _Running:
         start, first_up = self._start()
         probes, first = self._probes(start.model), (first_up, 0)
         if probes is not None:
-            up, down = rules.probe_bytes(model, jax.tree.map(lambda p: p[0], probes))
+            up, down = rules.probe_bytes(method, model, jax.tree.map(lambda p: p[0], probes))
             first = (first_up + up, down)
         server, broadcast = jax.jit(method.init)(start, probes)
         traces, sizes, cohorts = [], [], []
@@ -116,7 +116,8 @@ class _Running:
                 sums = None
                 told((index + 1) / method.rounds)
         meta = broadcast.model if method.final is None else method.final(server)
-        start_loss, final_loss = self._mean_loss(start.model), self._mean_loss(meta)
+        meta, begin = (rules.whole(method, model, vector, seed) for vector in (meta, start.model))
+        start_loss, final_loss = self._mean_loss(begin), self._mean_loss(meta)
         trace = jax.tree.map(lambda *each: np.asarray(each), *traces)
         finite = jnp.isfinite(meta).all()
         diverged = bool(rules.has_diverged(method, start_loss, final_loss, trace.loss[-1], finite, diverged_at))
@@ -124,7 +125,7 @@ class _Running:
         warn_diverged(method, [self._seed], jnp.asarray([diverged]), rise, diverged_at)
         sent_bits, received_bits = (8 * np.asarray(each, np.int64) for each in zip(*sizes, strict=True))
         return PopulationRun(
-            method, model, len(self._population), self._seed, jnp.where(diverged, jnp.nan, meta), diverged, start.model,
+            method, model, len(self._population), self._seed, jnp.where(diverged, jnp.nan, meta), diverged, begin,
             start_loss, final_loss, trace, np.asarray(cohorts), sent_bits, received_bits, (8 * first[0], 8 * first[1]),
             _shapes(self._population),
         )  # fmt: skip
@@ -161,7 +162,8 @@ class _Running:
     def _start(self) -> tuple[Start, Numbers]:
         """Where the run starts, and the bytes that every agent sent before the first round."""
         sent = np.full(len(self._population), rules.weight_bytes(self._method), np.int64)
-        common = self._model.init(key_for(self._seed, "start"))
+        common = rules.common_start(self._method, self._model, self._seed)
+        common = common[: rules.shared_size(self._method, self._model)]
         if self._method.start == "random":
             return Start(common, jnp.zeros(()), common), sent
         total: Any = None
@@ -224,8 +226,7 @@ def drawn(seed: int, index: int, cohort: int, agents: int) -> Numbers:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _uploaded(method: Method, model: Model, models: Array | None, ids: Array, seed: Array) -> tuple[Array, Any, Array]:
-    own = jnp.zeros((len(ids), model.size)) if models is None else models
-    return first_upload(method, model, own, ids, seed, jax.vmap)
+    return first_upload(method, model, models, ids, seed, jax.vmap)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -242,7 +243,7 @@ def _farthest(before: Array, average: Array, models: Array) -> Array:
 @partial(jax.jit, static_argnums=(0, 1))
 def _probed(method: Method, model: Model, start: Array, data: AgentData, ids: Array, seed: Array) -> Any:
     keys = jax.vmap(lambda i: jax.random.fold_in(key_for(seed, "probe"), i))(ids)
-    return jax.vmap(lambda d, k: method.probe(model.loss, start, d, k))(data, keys)  # type: ignore[misc]
+    return jax.vmap(lambda d, k: method.probe(rules.loss_of(method, model), start, d, k))(data, keys)  # type: ignore[misc]
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -37,6 +37,7 @@ def rounds_program(
     """`present` agents are drawn for each round, or `cohorts` [rounds, rows] are their positions, with fillers beyond
     the last agent; all take part where both are None. `models` are None where the method does not ask for them."""
     together, each = len(seeds) > 1 and not how.alone, how.each
+    split, loss = rules.parts(method, model), rules.loss_of(method, model)
 
     def of_first_seed(values: Array) -> Array:
         return jax.lax.all_gather(values, SEEDS)[0] if together else values
@@ -46,8 +47,7 @@ def rounds_program(
 
     def one_seed(seed: Array, data: AgentData, models: Any) -> tuple[dict[str, Any], Any]:
         if owners is None:
-            own = jnp.zeros((len(ids), model.size)) if models is None else models
-            received, states, first_up = first_upload(method, model, own, ids, seed, each)
+            received, states, first_up = first_upload(method, model, models, ids, seed, each)
         else:
             received, first_up = None, jnp.full(len(ids), rules.weight_bytes(method), jnp.int32)
             pairs = zip(owners, models, strict=True)
@@ -58,8 +58,8 @@ def rounds_program(
         probes = None
         if method.probe is not None:
             keys = jax.vmap(lambda i: jax.random.fold_in(key_for(seed, "probe"), i))(ids)
-            probes = each(lambda d, k: method.probe(model.loss, start.model, d, k))(data, keys)  # type: ignore[misc]
-            up, down = rules.probe_bytes(model, jax.tree.map(lambda p: p[0], probes))
+            probes = each(lambda d, k: method.probe(loss, start.model, d, k))(data, keys)  # type: ignore[misc]
+            up, down = rules.probe_bytes(method, model, jax.tree.map(lambda p: p[0], probes))
             first_up, first_down = first_up + up, first_down + down
         server, broadcast = how.by_itself(method.init)(start, probes)
 
@@ -80,7 +80,8 @@ def rounds_program(
                 new_states = jax.tree.map(lambda old, new: old.at[who].set(new, mode="drop"), states, new_states)
                 size_bytes, models = placed(size_bytes), placed(models, jnp.nan)
             if paths is not None:
-                now = jax.tree.map(of_first_seed, (out.broadcast.model, models))
+                now = (rules.whole(method, model, out.broadcast.model, seed), split.as_model(models))
+                now = jax.tree.map(of_first_seed, now)
                 paths = jax.tree.map(lambda path, models: path.at[slot].set(models), paths, now)
             return (out.server, out.broadcast, new_states, paths), (out.trace, size_bytes, out.said)
 
@@ -93,16 +94,23 @@ def rounds_program(
             paths = (jnp.zeros((len(kept) + 1, model.size)), jnp.zeros((len(kept) + 1, len(ids), model.size)))
         held = None if who is None or method.codecs[2] is None else rules.holders(who)
         rounds = (jnp.arange(method.rounds), keys, who, held, slots)
-        (server, broadcast, _, paths), (trace, size_bytes, said) = jax.lax.scan(
+        (server, broadcast, states, paths), (trace, size_bytes, said) = jax.lax.scan(
             round_of, (server, broadcast, states, paths), rounds
         )
         meta = broadcast.model if method.final is None else method.final(server)
+        meta, begin = (rules.whole(method, model, vector, seed) for vector in (meta, start.model))
+        personal = None
+        if method.personal is not None:
+            last = rules.told(broadcast, seed)
+            personal = split.as_model(jax.vmap(lambda state: method.personal(state, last))(states))  # type: ignore[misc]
         out: dict[str, Any] = {
             "meta": meta,
+            "personal": personal,
+            "rates": None if method.rates is None else method.rates(broadcast),
             "messages": jax.tree.map(lambda a: a[-1], said) if method.rounds else None,
-            "start": start.model,
+            "start": begin,
             "trace": trace,
-            "start_loss": mean_loss(start.model, data),
+            "start_loss": mean_loss(begin, data),
             "final_loss": mean_loss(meta, data),
             "finite": jnp.isfinite(meta).all(),
             "size_bytes": (
@@ -111,7 +119,7 @@ def rounds_program(
             ),
         }
         if paths is not None:
-            paths = (jnp.concatenate([of_first_seed(start.model)[None], paths[0][:-1]]), paths[1][:-1])
+            paths = (jnp.concatenate([of_first_seed(begin)[None], paths[0][:-1]]), paths[1][:-1])
         return out, paths
 
     if len(seeds) == 1:  # an axis of one would cost a fifth of the speed
@@ -174,16 +182,27 @@ def _round_keys(root: Array, rounds: int, ids: Array, who: Array | None) -> Arra
 
 
 def first_upload(
-    method: Method, model: Model, models: Array, ids: Array, seed: Array, each: Callable[..., Any]
+    method: Method, model: Model, models: Array | None, ids: Array, seed: Array, each: Callable[..., Any]
 ) -> tuple[Array, Any, Array]:
-    """The local models as the server receives them, the agents' states, and bytes per agent."""
+    """What the server receives of the local models [agents, b], the agents' states, and bytes per agent.
+
+    Where the method does not ask for local models, everybody begins with the seed's random start.
+    """
+    split, common = rules.parts(method, model), rules.common_start(method, model, seed)
+    if models is None or not rules.uses_local(method):
+        own = jnp.broadcast_to(common, (len(ids), model.size))
+    else:
+        own = split.body_first(models)
+    shared = own[:, : split.body]
     told, senders = rules.weight_bytes(method), jnp.full(len(ids), method.start == "average", jnp.int32)
     if isinstance(method.start, int):
         senders = senders.at[method.start].set(1)
     if method.upload is None or method.start == "random":
-        states = jax.vmap(lambda local: method.agent_init(rules.own_model(method, model, local)))(models)
-        return models, states, told + senders * rules.NUMBER_BYTES * model.size
-    common, root = model.init(key_for(seed, "start")), key_for(seed, "codec")
+        states = jax.vmap(lambda local, sent: method.agent_init(rules.own_model(method, model, local), sent))(
+            own, shared
+        )
+        return shared, states, told + senders * rules.NUMBER_BYTES * split.body
+    root = key_for(seed, "codec")
     keys = jax.vmap(lambda i: jax.random.fold_in(root, i))(ids)
-    sent = each(lambda local, key: method.upload(local, common, key))(models, keys)
-    return sent.model, jax.vmap(method.agent_init)(models, sent.model), told + senders * sent.size_bytes
+    sent = each(lambda part, key: method.upload(part, common[: split.body], key))(shared, keys)
+    return sent.model, jax.vmap(method.agent_init)(own, sent.model), told + senders * sent.size_bytes

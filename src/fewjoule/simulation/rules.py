@@ -14,6 +14,7 @@ from jax.tree_util import Partial
 from fewjoule.errors import InputError
 from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, share_cut, shared_key
 from fewjoule.models.model import Model
+from fewjoule.models.parts import Parts, last_layer, parts_of, with_prototypes
 from fewjoule.randomness import key_for
 
 DIVERGED_AT = 10.0
@@ -50,9 +51,44 @@ def needs_one_architecture(method: Method) -> bool:
     return uses_local(method) and not method.asks
 
 
+def parts(method: Method, model: Model) -> Parts:
+    """Which weights of a model the method shares: the body of `Parts`."""
+    return parts_of(model, method.head)
+
+
+def shared_size(method: Method, model: Model) -> int:
+    """How many weights of a model travel."""
+    return parts(method, model).body
+
+
+def loss_of(method: Method, model: Model) -> Any:
+    """The loss as the method's functions use it: of vectors whose shared weights come first. Where class means are the
+    head (`Tuning.prototypes`) it is of a vector, the support that they are made of, and the query."""
+    split = parts(method, model)
+    if method.tuning.prototypes:
+        last_layer(model)  # refuses a model that has no classes
+        return lambda vector, support, query: model.loss(with_prototypes(model, split.as_model(vector), support), query)
+    return model.loss if split.order is None else lambda vector, samples: model.loss(split.as_model(vector), samples)
+
+
+def common_start(method: Method, model: Model, seed: Any) -> Array:
+    """The seed's random start [d], shared weights first. Both ends draw it, so it costs nothing to send."""
+    start: Array = parts(method, model).body_first(model.init(key_for(seed, "start")))
+    return start
+
+
+def whole(method: Method, model: Model, shared: Array, seed: Any) -> Array:
+    """The model [d] of a new device, from what it gets: the weights that never travel are the seed's."""
+    split = parts(method, model)
+    if split.body == model.size:
+        return shared
+    vector: Array = split.as_model(jnp.concatenate([shared, common_start(method, model, seed)[split.body :]]))
+    return vector
+
+
 def start_of(method: Method, model: Model, models: Any, seed: Array, weights: Array | None = None) -> Start:
-    """What the server knows before the first round, from the local models [agents, d] as it received them."""
-    common = model.init(key_for(seed, "start"))
+    """What the server knows before the first round, from what it received of the local models [agents, b]."""
+    common = common_start(method, model, seed)[: shared_size(method, model)]
     if method.start == "random":
         return Start(common, jnp.zeros(()), common)
     average = combine(models, weights, None, method.combine)
@@ -139,11 +175,12 @@ def has_diverged(
 ) -> Array:
     """Whether a run has diverged, from the agents' mean losses at the start, at the meta-model and in the last round.
 
-    `finite` says whether the meta-model is; `last_loss` counts for methods with inner steps only.
+    `finite` says whether the meta-model is; `last_loss` counts for methods with inner steps, and for those whose
+    agents have their own head (the meta-model's is nobody's).
     """
     limit = diverged_at * jnp.maximum(jnp.asarray(start_loss), 1e-12)
     diverged = ~(jnp.asarray(final_loss) <= limit)
-    if method.needs_validation and method.rounds:
+    if method.judged_adapted and method.rounds:
         diverged &= ~(jnp.asarray(last_loss) <= limit)
     return diverged | ~jnp.asarray(finite)
 
@@ -184,6 +221,6 @@ def broadcast_bytes(method: Method, broadcast: Broadcast, first_round: Any, hold
     return model + NUMBER_BYTES * numbers(broadcast.scalars)
 
 
-def probe_bytes(model: Model, probe: Any) -> tuple[int, int]:
+def probe_bytes(method: Method, model: Model, probe: Any) -> tuple[int, int]:
     """Bytes that one agent sends (its probe) and receives (where the probe is taken) before the first round."""
-    return NUMBER_BYTES * numbers(probe), NUMBER_BYTES * model.size
+    return NUMBER_BYTES * numbers(probe), NUMBER_BYTES * shared_size(method, model)

@@ -54,6 +54,8 @@ class Run:
     uplink_bits: np.ndarray[Any, Any]
     downlink_bits: np.ndarray[Any, Any]
     data: AgentData  # shapes of one agent's samples, from which its operations are counted
+    personal: Array | None = None  # [agents, d] every agent's own model after the last round, where it keeps one
+    rates: Array | None = None  # [d] learning rates that new devices fine-tune `meta` with, where the method has them
     meta_path: Array | None = None
     agent_path: Array | None = None
 

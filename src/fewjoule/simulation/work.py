@@ -11,16 +11,18 @@ from fewjoule.energy.counts import count
 from fewjoule.errors import InputError
 from fewjoule.methods.method import Info, Method, Start
 from fewjoule.models.model import Model
-from fewjoule.simulation.rules import combine, learned, own_model, told
+from fewjoule.simulation.rules import combine, learned, loss_of, own_model, shared_size, told
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks
 from fewjoule.training.descent import descend, optimiser
 from fewjoule.training.local import loss_and_gradient_norm, steps_between_checks
+from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 
 
 class Shapes(NamedTuple):
     """Shapes and types of everything in a run of one method, for one agent."""
 
     vector: Any  # a model
+    shared: Any  # the part of it that travels
     key: Any
     probe: Any  # None where the method has none
     server_state: Any
@@ -34,16 +36,17 @@ class Shapes(NamedTuple):
 def shapes(method: Method, model: Model, data: AgentData, agents: int = 1) -> Shapes:
     """The shapes of a run over `agents` agents with data of these shapes."""
     vector, key, scalar = vector_of(model), key_shape(), _shape((), jnp.float32)
+    shared, loss = _shape((shared_size(method, model),), jnp.float32), loss_of(method, model)
     probe = stacked = None
     if method.probe is not None:
-        probe = jax.eval_shape(lambda v, d, k: method.probe(model.loss, v, d, k), vector, data, key)  # type: ignore[misc]
+        probe = jax.eval_shape(lambda v, d, k: method.probe(loss, v, d, k), shared, data, key)  # type: ignore[misc]
         stacked = jax.tree.map(lambda p: _shape((agents, *p.shape), p.dtype), probe)
-    server_state, broadcast = jax.eval_shape(method.init, Start(vector, scalar, vector), stacked)
-    state = jax.eval_shape(lambda v: method.agent_init(own_model(method, model, v), v), vector)
+    server_state, broadcast = jax.eval_shape(method.init, Start(shared, scalar, shared), stacked)
+    state = jax.eval_shape(lambda v, s: method.agent_init(own_model(method, model, v), s), vector, shared)
     _, message, info = jax.eval_shape(
-        lambda s, b, d, k: method.agent(model.loss, s, told(b, 0), d, k), state, broadcast, data, key
+        lambda s, b, d, k: method.agent(loss, s, told(b, 0), d, k), state, broadcast, data, key
     )
-    return Shapes(vector, key, probe, server_state, broadcast, state, message, info)
+    return Shapes(vector, shared, key, probe, server_state, broadcast, state, message, info)
 
 
 def combined(method: Method, model: Model, data: AgentData, agents: int) -> Any:
@@ -92,13 +95,11 @@ def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]
     """FLOPs of one agent's probe and of its part of one round."""
     if method.rounds == 0:
         return 0, 0
-    s, first = shapes(method, model, data), 0
+    s, first, loss = shapes(method, model, data), 0, loss_of(method, model)
     if method.probe is not None:
         probe = method.probe
-        first = count(lambda v, d, k: probe(model.loss, v, d, k), s.vector, data, s.key).flops
-    turn = count(
-        lambda a, b, d, k: method.agent(model.loss, a, told(b, 0), d, k), s.agent_state, s.broadcast, data, s.key
-    )
+        first = count(lambda v, d, k: probe(loss, v, d, k), s.shared, data, s.key).flops
+    turn = count(lambda a, b, d, k: method.agent(loss, a, told(b, 0), d, k), s.agent_state, s.broadcast, data, s.key)
     return first, turn.flops
 
 
@@ -132,11 +133,13 @@ def training_flops(
     return once * taken + check * -(-taken // between)
 
 
-def adaptation_flops(model: Model, tasks: Tasks, steps: int, learning_rate: float, name: str = "sgd") -> int:
-    """FLOPs of one new device that fine-tunes for this many steps."""
+def adaptation_flops(
+    model: Model, tasks: Tasks, steps: int, learning_rate: float, name: str = "sgd", tuning: Tuning = ALL_WEIGHTS
+) -> int:
+    """FLOPs of one new device that fine-tunes for this many steps, or makes its head of class means."""
     support = jax.tree.map(lambda a: _shape(a.shape[1:], a.dtype), tasks.support)
     by = optimiser(name, learning_rate)
-    return count(lambda v, s: descend(model.loss, v, s, by=by, steps=steps).vector, vector_of(model), support).flops
+    return count(lambda v, s: tuning.tuned(model, v, s, by=by, steps=steps), vector_of(model), support).flops
 
 
 def vector_of(model: Model) -> Any:

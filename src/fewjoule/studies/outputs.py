@@ -23,6 +23,7 @@ from fewjoule.studies.parts import Part
 from fewjoule.studies.prepare import Prepared
 from fewjoule.studies.settings import MethodEntry, Study
 from fewjoule.studies.summary import summarise, worth_of
+from fewjoule.training.tuning import card_of
 
 Array = np.ndarray[Any, Any]
 
@@ -80,6 +81,7 @@ def model_card(prepared: Prepared, entry: MethodEntry, i: int, finished: Finishe
         "loss_on_agents": {"start": part.arrays["start_loss"][i], "final": part.arrays["final_loss"][i]},
         "link": study.energy.link,
     }
+    card |= card_of(method.tuning)
     if (worth := worth_of(study, part, [i])) is not None:
         card |= {"worth": worth._asdict(), "remarks": worth.remarks()}
     if own is not None:

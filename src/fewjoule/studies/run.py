@@ -35,6 +35,7 @@ from fewjoule.studies.settings import MethodEntry, Study
 from fewjoule.studies.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Agents, Tasks, few
 from fewjoule.training.adapt import FineTuning, adapt
+from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 from fewjoule.training.worth import adapted_loss, constant_loss
 
 DRAWN = ("meta_backward", "maml", "imaml")
@@ -141,8 +142,9 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     arrays = {name: getattr(run, name) for name in kept}
     arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
     anywhere = jnp.stack([prepared.model.init(key_for(seed, "start")) for seed in study.seeds])
-    for name, metas in (("random", anywhere), ("start", run.start), ("final", run.meta)):
-        arrays[f"worth_{name}"] = _adapted(prepared, metas)
+    tuning = simulation.method.tuning
+    for name, metas, rates in (("random", anywhere, None), ("start", run.start, None), ("final", run.meta, run.rates)):
+        arrays[f"worth_{name}"] = _adapted(prepared, metas, tuning, rates)
     arrays["worth_constant"] = np.broadcast_to(constant_loss(prepared.model, prepared.agents), len(study.seeds))
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
     facts |= {"server": server, "server_flops": server_flops(simulation.method, prepared.model, len(run.agents))}
@@ -150,17 +152,18 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
         facts |= {"computation": None, "server": computation, "server_flops": flops}
         nothing = np.zeros((len(study.seeds), 1, len(prepared.agents)), np.int64)
         arrays |= {"uplink_bits": nothing, "downlink_bits": nothing}
-    judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter)
+    judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter, tuning, run.rates)
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
         arrays |= {"path_rounds": rounds, "meta_path": run.meta_path, "agent_path": run.agent_path}
     return Part({name: np.asarray(value) for name, value in arrays.items()} | judged.arrays, facts | judged.facts)
 
 
-def _adapted(prepared: Prepared, metas: Any) -> np.ndarray[Any, Any]:
+def _adapted(prepared: Prepared, metas: Any, tuning: Tuning = ALL_WEIGHTS, rates: Any = None) -> np.ndarray[Any, Any]:
     """The agents' mean loss [seeds] from meta-models [seeds, d] after the headline's fine-tuning steps."""
     e = prepared.study.evaluation
     settings: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser}
+    settings |= {"tuning": tuning, "rates": rates}
     return adapted_loss(prepared.model, metas, prepared.agents, steps=e.headline, **settings)
 
 
@@ -182,22 +185,28 @@ def _metered(
     return run, computation, server
 
 
-def judge(model: Model, tasks: Tasks | None, metas: Any, e: Evaluation, meter: Metering) -> Part:
+def judge(
+    model: Model, tasks: Tasks | None, metas: Any, e: Evaluation, meter: Metering, tuning: Tuning = ALL_WEIGHTS,
+    rates: Any = None,
+) -> Part:  # fmt: skip
     """Adapt meta-models [seeds, d] to the new tasks: quality, and what one new device spends on the headline's steps.
 
-    The reading is of fine-tuning alone, one meta-model to all tasks: the work whose FLOPs are counted.
+    The reading is of fine-tuning alone, one meta-model to all tasks: the work whose FLOPs are counted. Where a device
+    takes no steps (`Tuning.prototypes`), quality is the same after every number of them.
     """
     if tasks is None:
         nothing = np.zeros((len(metas), 0, len(e.steps)))
         return Part({"loss": nothing, "accuracy": nothing}, {"adaptation": None, "adaptation_flops": 0})
-    result = adapt(model, metas, tasks, **e.adapting())
-    each, devices = adaptation_flops(model, tasks, e.headline, e.learning_rate, e.optimiser), len(tasks.support.mask)
+    result = adapt(model, metas, tasks, **e.adapting(), tuning=tuning, rates=rates)
+    each = adaptation_flops(model, tasks, e.headline, e.learning_rate, e.optimiser, tuning)
+    devices = len(tasks.support.mask)
     finite = np.flatnonzero(np.isfinite(np.asarray(metas)).all(-1))
-    meta = metas[finite[0] if len(finite) else 0]  # what it costs does not depend on the seed
-    tuning = FineTuning(
-        model, meta, tasks.support, steps=e.headline, learning_rate=e.learning_rate, optimiser=e.optimiser
-    )
-    _, reading = meter.read(tuning.run, each * devices)
+    first = finite[0] if len(finite) else 0  # what it costs does not depend on the seed
+    fine_tuning = FineTuning(
+        model, metas[first], tasks.support, steps=e.headline, learning_rate=e.learning_rate, optimiser=e.optimiser,
+        tuning=tuning, rates=None if rates is None else rates[first],
+    )  # fmt: skip
+    _, reading = meter.read(fine_tuning.run, each * devices)
     facts = {"adaptation": reading, "adaptation_flops": each}
     return Part({"loss": np.asarray(result.loss), "accuracy": np.asarray(result.accuracy)}, facts)
 

@@ -23,6 +23,7 @@ from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.program import Program
+from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 CHOICES = ("leave-one-out", "validation")
 MOST_LEFT_OUT = 200
@@ -112,10 +113,14 @@ def adapt(
     learning_rate: float = 0.01,
     optimiser: str = "sgd",
     keep_models: bool = False,
+    tuning: Tuning = ALL_WEIGHTS,
+    rates: Array | None = None,
 ) -> Adaptation:
     """Fine-tune every meta-model (one vector or any stack of them) to every task, by full-batch descent.
 
     The descent is on the support samples; loss and accuracy are on the query samples, after each number of `steps`.
+    `tuning` says which weights descend: that of a run is `run.method.tuning`. `rates`, shaped as `meta`, are learning
+    rates of every weight, in place of `learning_rate` and `optimiser`: those of a run are `run.rates`.
     """
     if np.shape(meta)[-1:] != (model.size,):
         raise InputError(f"meta must be vectors of {model.size} weights, got shape {list(np.shape(meta))}.")
@@ -129,8 +134,12 @@ def adapt(
     for name, samples in (("tasks' support", tasks.support), ("tasks' query", tasks.query)):
         check_samples(model, samples, name)
     meta = jnp.asarray(meta, jnp.float32)
+    if rates is not None and np.shape(rates) != meta.shape:
+        raise InputError(f"rates must be shaped as meta, {list(meta.shape)}, got {list(np.shape(rates))}.")
     flat = meta.reshape(-1, model.size)
-    loss, accuracy, models = _adapt(model, wanted, learning_rate, optimiser, keep_models, flat, tasks)
+    own_rates = None if rates is None else jnp.asarray(rates, jnp.float32).reshape(flat.shape)
+    static = (model, wanted, learning_rate, optimiser, keep_models, tuning)
+    loss, accuracy, models = _adapt(*static, flat, tasks, own_rates)
     shape = (*meta.shape[:-1], *loss.shape[1:])
     usable = np.asarray(jnp.isfinite(flat).all(-1))[:, None, None]
     losses = np.where(usable, np.nan_to_num(np.asarray(loss), nan=np.inf, posinf=np.inf), np.nan)
@@ -142,29 +151,32 @@ def adapt(
     )
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
 def _adapt(
     model: Model,
     wanted: tuple[int, ...],
     learning_rate: float,
     name: str,
     keep_models: bool,
+    tuning: Tuning,
     metas: Array,
     tasks: Tasks,
+    rates: Array | None,
 ) -> tuple[Array, Array, Any]:
-    by = make_optimiser(name, learning_rate)
+    def one_task(meta: Array, rates: Array | None, support: Samples, query: Samples) -> tuple[Array, Array, Any]:
+        by = rated(make_optimiser(name, learning_rate), rates)
+        begin, loss, whole = tuning.problem(model, meta, support)
 
-    def one_task(meta: Array, support: Samples, query: Samples) -> tuple[Array, Array, Any]:
         def judge(vector: Array) -> tuple[Array, Array]:
-            return model.loss(vector, query), model.accuracy(vector, query)
+            return model.loss(whole(vector), query), model.accuracy(whole(vector), query)
 
         def go_on(carry: tuple[Array, Any], steps: int) -> tuple[tuple[Array, Any], tuple[Array, Array]]:
-            if steps:
-                reached = descend(model.loss, carry[0], support, by=by, steps=steps, memory=carry[1])
+            if steps and not tuning.prototypes:
+                reached = descend(loss, carry[0], support, by=by, steps=steps, memory=carry[1])
                 carry = (reached.vector, reached.memory)
             return carry, judge(carry[0])
 
-        carry, first = go_on((meta, by.init(meta)), wanted[0])
+        carry, first = go_on((begin, by.init(begin)), wanted[0])
         gaps = np.diff(wanted)
         if len(gaps) > 10 and (gaps == gaps[0]).all():  # one loop, not a program as long as the list
             carry, rest = jax.lax.scan(lambda c, _: go_on(c, int(gaps[0])), carry, None, length=len(gaps))
@@ -175,12 +187,12 @@ def _adapt(
                 carry, now = go_on(carry, int(gap))
                 each.append(now)
             judged = jax.tree.map(lambda *values: jnp.stack(values), *each)
-        return *judged, carry[0] if keep_models else ()
+        return *judged, whole(carry[0]) if keep_models else ()
 
-    def one_meta(meta: Array) -> tuple[Array, Array, Any]:
-        return jax.vmap(one_task, (None, 0, 0))(meta, tasks.support, tasks.query)
+    def one_meta(both: tuple[Array, Array | None]) -> tuple[Array, Array, Any]:
+        return jax.vmap(one_task, (None, None, 0, 0))(*both, tasks.support, tasks.query)
 
-    return jax.lax.map(one_meta, metas)
+    return jax.lax.map(one_meta, (metas, rates))
 
 
 class FineTuning:
@@ -190,10 +202,11 @@ class FineTuning:
     """
 
     def __init__(
-        self, model: Model, meta: Array, support: Samples, *, steps: int, learning_rate: float, optimiser: str = "sgd"
-    ) -> None:
-        static = (model, steps, learning_rate, optimiser)
-        self._program = Program(_fine_tune, static, (jnp.asarray(meta, jnp.float32), support))
+        self, model: Model, meta: Array, support: Samples, *, steps: int, learning_rate: float, optimiser: str = "sgd",
+        tuning: Tuning = ALL_WEIGHTS, rates: Array | None = None,
+    ) -> None:  # fmt: skip
+        static = (model, steps, learning_rate, optimiser, tuning)
+        self._program = Program(_fine_tune, static, (jnp.asarray(meta, jnp.float32), support, rates))
 
     def run(self, around: Around | None = None) -> Array:
         """The adapted models [tasks, d]. `around` is handed the execution of the compiled program."""
@@ -201,10 +214,13 @@ class FineTuning:
         return adapted
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _fine_tune(model: Model, steps: int, learning_rate: float, name: str, meta: Array, support: Samples) -> Array:
-    by = make_optimiser(name, learning_rate)
-    return jax.vmap(lambda samples: descend(model.loss, meta, samples, by=by, steps=steps).vector)(support)
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _fine_tune(
+    model: Model, steps: int, learning_rate: float, name: str, tuning: Tuning, meta: Array, support: Samples,
+    rates: Array | None,
+) -> Array:  # fmt: skip
+    by = rated(make_optimiser(name, learning_rate), rates)
+    return jax.vmap(lambda samples: tuning.tuned(model, meta, samples, by=by, steps=steps))(support)
 
 
 class StepChoice(NamedTuple):
@@ -227,6 +243,8 @@ def choose_steps(
     optimiser: str = "sgd",
     share: float = 0.25,
     seed: int = 0,
+    tuning: Tuning = ALL_WEIGHTS,
+    rates: Array | None = None,
     around: Around | None = None,
 ) -> StepChoice:
     """The number of steps, up to `most`, with the lowest mean loss on samples held out of `support` [n, ...].
@@ -253,8 +271,9 @@ def choose_steps(
         held[0, np.random.default_rng(seed).permutation(count)[:few]] = 1
     every = jax.tree.map(lambda a: jnp.repeat(a[None], len(held), 0), support)
     tasks = Tasks(every._replace(mask=every.mask - held), every._replace(mask=jnp.asarray(held)))
-    static = (model, tuple(range(most + 1)), learning_rate, optimiser, False)
-    program = Program(_adapt, static, (jnp.asarray(meta, jnp.float32)[None], tasks))
+    static = (model, tuple(range(most + 1)), learning_rate, optimiser, False, tuning)
+    own_rates = None if rates is None else jnp.asarray(rates, jnp.float32)[None]
+    program = Program(_adapt, static, (jnp.asarray(meta, jnp.float32)[None], tasks, own_rates))
     reached = np.asarray(program.run(around)[0])[0]
     losses = np.where(np.isnan(reached), np.inf, reached).mean(0)
     if not np.isfinite(losses).any():

@@ -17,6 +17,12 @@ from fewjoule.tasks.samples import Samples, draw, rows_of
 Loss = Callable[[Array, Samples], Array]
 """Mean loss of a flat vector of weights on samples."""
 
+
+def near(loss: Loss, centre: Array, weight: float) -> Loss:
+    """The loss and weight/2 times the squared distance from `centre`: a proximal term."""
+    return lambda vector, samples: loss(vector, samples) + weight / 2 * jnp.vdot(vector - centre, vector - centre)
+
+
 NOT_BY_NAME = ("lbfgs", "noisy_sgd", "optimistic_adam", "scale_by_learning_rate", "scale_by_rprop")
 """optax functions of a learning rate that need more than it, are parts of optimisers, or have a successor."""
 

@@ -13,9 +13,9 @@ from jax import Array
 
 from fewjoule.models.model import Model
 from fewjoule.tasks.samples import Agents, Samples
-from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.mesh import over_devices
+from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 NOISE = 1.1
 """Losses whose ratio is within this are taken as equal."""
@@ -68,32 +68,34 @@ def constant_loss(model: Model, agents: Agents) -> np.ndarray[Any, Any]:
 
 
 def adapted_loss(
-    model: Model, metas: Array, agents: Agents, *, steps: int, learning_rate: float, optimiser: str
-) -> np.ndarray[Any, Any]:
+    model: Model, metas: Array, agents: Agents, *, steps: int, learning_rate: float, optimiser: str,
+    tuning: Tuning = ALL_WEIGHTS, rates: Array | None = None,
+) -> np.ndarray[Any, Any]:  # fmt: skip
     """Mean over the agents of the loss [seeds] of meta-models [seeds, d], after fine-tuning on an agent's samples.
 
     Infinity where fine-tuning overflowed.
     """
     per_seed = agents.seeds is not None
-    found = np.asarray(_adapted(model, steps, learning_rate, optimiser, per_seed, metas, agents.data.train))
+    static = (model, steps, learning_rate, optimiser, tuning, per_seed)
+    found = np.asarray(_adapted(*static, metas, rates, agents.data.train))
     return np.where(np.isnan(found), np.inf, found)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
 def _adapted(
-    model: Model, steps: int, learning_rate: float, name: str, per_seed: bool, metas: Array, samples: Samples
-) -> Array:
-    by = make_optimiser(name, learning_rate)
+    model: Model, steps: int, learning_rate: float, name: str, tuning: Tuning, per_seed: bool, metas: Array,
+    rates: Array | None, samples: Samples,
+) -> Array:  # fmt: skip
+    def one(meta: Array, rates: Array | None, samples: Samples) -> Array:
+        by = rated(make_optimiser(name, learning_rate), rates)
+        return model.loss(tuning.tuned(model, meta, samples, by=by, steps=steps), samples)
 
-    def one(meta: Array, samples: Samples) -> Array:
-        return model.loss(descend(model.loss, meta, samples, by=by, steps=steps).vector, samples)
+    def over_agents(meta: Array, rates: Array | None, samples: Samples) -> Array:
+        return jnp.mean(jax.vmap(one, (None, None, 0))(meta, rates, samples))
 
-    def over_agents(meta: Array, samples: Samples) -> Array:
-        return jnp.mean(jax.vmap(one, (None, 0))(meta, samples))
-
-    def over_seeds(metas: Array, samples: Samples) -> Array:
+    def over_seeds(metas: Array, rates: Array | None, samples: Samples) -> Array:
         if per_seed:
-            return jax.lax.map(lambda both: over_agents(*both), (metas, samples))
-        return jax.lax.map(lambda meta: over_agents(meta, samples), metas)
+            return jax.lax.map(lambda each: over_agents(*each), (metas, rates, samples))
+        return jax.lax.map(lambda both: over_agents(both[0], both[1], samples), (metas, rates))
 
-    return over_devices(over_seeds, len(metas), (True, per_seed))(metas, samples)
+    return over_devices(over_seeds, len(metas), (True, True, per_seed))(metas, rates, samples)
