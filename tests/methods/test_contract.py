@@ -11,7 +11,7 @@ import pytest
 import fewjoule as fj
 from fewjoule.methods.method import Broadcast, Everyone
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulation.rules import combine, learned, own_model, start_of, told
+from fewjoule.simulation.rules import combine, common_start, learned, own_model, start_of, told
 from fewjoule.tasks.samples import AgentData, Agents
 
 CASES = {
@@ -77,7 +77,7 @@ def by_hand(method, model, agents, models, seed, availability=None):
     """
     data = [jax.tree.map(lambda a, i=i: a[i], agents.data) for i in range(len(agents))]
     data[1] = AgentData(*(unpadded(samples) for samples in data[1]))
-    start = start_of(method, model, models, jnp.uint32(seed))
+    start = start_of(method, models, common_start(model, jnp.uint32(seed)))
     probes = None
     if method.probe is not None:
         root = key_for(seed, "probe")
@@ -145,7 +145,7 @@ def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(name,
 @uncoded_method
 def test_zero_rounds_is_the_start(method, model, agents, local_models):
     """What stands before the first round; `simulate` without rounds gives just that."""
-    start = start_of(method, model, local_models, jnp.uint32(0))
+    start = start_of(method, local_models, common_start(model, jnp.uint32(0)))
     starts = {"average": local_models.mean(0), "random": model.init(key_for(0, "start")), 1: local_models[1]}
     np.testing.assert_allclose(start.model, starts[method.start], rtol=1e-6, atol=1e-7)
     probes = None if method.probe is None else jnp.ones((3, 3))
@@ -195,7 +195,7 @@ def test_agent_and_server_trace_in_float32_without_silent_promotion(method, mode
     data = jax.tree.map(lambda a: a[0], agents.data)
 
     def one_round(models, keys):
-        start = start_of(method, model, models, jnp.uint32(0))
+        start = start_of(method, models, common_start(model, jnp.uint32(0)))
         probes = None if method.probe is None else method.probe(model.loss, start.model, data, keys[0])[None]
         server, broadcast = method.init(start, probes)
         states = jax.vmap(lambda m: method.agent_init(own_model(method, model, m)))(models)

@@ -27,8 +27,8 @@ from fewjoule.methods import Method, method
 from fewjoule.methods.method import Broadcast
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
-from fewjoule.randomness import agent_id, key_for
-from fewjoule.simulation.rules import check_agents
+from fewjoule.randomness import agent_id
+from fewjoule.simulation.rules import check_agents, common_start
 from fewjoule.simulation.work import Shapes, data_for, shapes
 from fewjoule.studies.settings import FederationSettings, LocalSettings, Study, make_study, read_source
 from fewjoule.tasks.samples import check_names
@@ -192,7 +192,7 @@ class Contract(NamedTuple):
     @property
     def common(self) -> Array:
         """The seed's random start, which every site draws itself."""
-        return self.model.init(key_for(self.spec.seed, "start"))
+        return common_start(self.model, np.uint32(self.spec.seed))
 
     def request_forms(self, kind: int) -> tuple[Form, ...]:
         """The arrays that the server sends. In place of a round's model, a change has the bytes of a difference."""

@@ -161,7 +161,7 @@ class _Running:
     def _start(self) -> tuple[Start, Numbers]:
         """Where the run starts, and the bytes that every agent sent before the first round."""
         sent = np.full(len(self._population), rules.weight_bytes(self._method), np.int64)
-        common = self._model.init(key_for(self._seed, "start"))
+        common = rules.common_start(self._model, np.uint32(self._seed))
         if self._method.start == "random":
             return Start(common, jnp.zeros(()), common), sent
         total: Any = None
@@ -225,7 +225,7 @@ def drawn(seed: int, index: int, cohort: int, agents: int) -> Numbers:
 @partial(jax.jit, static_argnums=(0, 1))
 def _uploaded(method: Method, model: Model, models: Array | None, ids: Array, seed: Array) -> tuple[Array, Any, Array]:
     own = jnp.zeros((len(ids), model.size)) if models is None else models
-    return first_upload(method, model, own, ids, seed, jax.vmap)
+    return first_upload(method, model, own, ids, seed, rules.common_start(model, seed), jax.vmap)
 
 
 @partial(jax.jit, static_argnums=0)

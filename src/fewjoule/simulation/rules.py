@@ -50,9 +50,16 @@ def needs_one_architecture(method: Method) -> bool:
     return uses_local(method) and not method.asks
 
 
-def start_of(method: Method, model: Model, models: Any, seed: Array, weights: Array | None = None) -> Start:
-    """What the server knows before the first round, from the local models [agents, d] as it received them."""
-    common = model.init(key_for(seed, "start"))
+@partial(jax.jit, static_argnums=0)
+def common_start(model: Model, seed: Any) -> Array:
+    """The seed's random start, which every site draws itself. A program of its own, since drawing takes as long to
+    compile as a round, and all methods share it."""
+    return model.init(key_for(seed, "start"))
+
+
+def start_of(method: Method, models: Any, common: Array, weights: Array | None = None) -> Start:
+    """What the server knows before the first round, from the local models [agents, d] as it received them, and the
+    seed's random start."""
     if method.start == "random":
         return Start(common, jnp.zeros(()), common)
     average = combine(models, weights, None, method.combine)

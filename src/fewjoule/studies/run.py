@@ -21,9 +21,8 @@ from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning
 from fewjoule.files import locked, sweep
 from fewjoule.models.model import Model
-from fewjoule.randomness import key_for
 from fewjoule.reporting import write_report
-from fewjoule.simulation.rules import uses_local
+from fewjoule.simulation.rules import common_start, uses_local
 from fewjoule.simulation.run import Run
 from fewjoule.simulation.simulate import Simulation
 from fewjoule.simulation.work import adaptation_flops, method_flops, server_flops
@@ -166,7 +165,7 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     kept = ("meta", "diverged", "uplink_bits", "downlink_bits", "start_loss", "final_loss")
     arrays = {name: getattr(run, name) for name in kept}
     arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
-    anywhere = jnp.stack([prepared.model.init(key_for(seed, "start")) for seed in study.seeds])
+    anywhere = jnp.stack([common_start(prepared.model, np.uint32(seed)) for seed in study.seeds])
     for name, metas in (("random", anywhere), ("start", run.start), ("final", run.meta)):
         arrays[f"worth_{name}"] = _adapted(prepared, metas)
     arrays["worth_constant"] = np.broadcast_to(constant_loss(prepared.model, prepared.agents), len(study.seeds))
