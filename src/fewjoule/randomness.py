@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,16 +67,28 @@ def shuffled(key: Array, mask: Array) -> Array:
     return jnp.argsort(jnp.where(mask > 0, bits >> 1, jnp.uint32(0xFFFFFFFF)))
 
 
-def _threefry(key: Array | tuple[Array, Array], counter: Array) -> tuple[Array, Array]:
-    """Two words of 32 random bits for every counter, under a key of two words."""
-    words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
-    a, b = jnp.zeros_like(counter) + words[0], counter + words[1]
+def _threefry(key: Any, counter: Any) -> tuple[Any, Any]:
+    """Two words of 32 random bits for every counter, under a key of two words; arrays of JAX or of NumPy."""
+    words = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
+    a, b = counter * np.uint32(0) + words[0], counter + words[1]
     for turn in range(5):
         for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[turn % 2]:
             a = a + b
             b = ((b << rotation) | (b >> (32 - rotation))) ^ a
-        a, b = a + words[(turn + 1) % 3], b + words[(turn + 2) % 3] + jnp.uint32(turn + 1)
+        a, b = a + words[(turn + 1) % 3], b + words[(turn + 2) % 3] + np.uint32(turn + 1)
     return a, b
+
+
+def round_keys(seed: int, rounds: int, ids: np.ndarray[Any, Any]) -> Array:
+    """`round_key` of agents [agents], or of those of each round [rounds, agents], in every round: [rounds, agents].
+
+    Drawn by NumPy, since compiling it would take longer.
+    """
+    with np.errstate(over="ignore"):  # whole numbers of 32 bits go round
+        root = _threefry(np.asarray([0, seed], np.uint32), np.uint32(PURPOSES.index("round")))
+        of_round = _threefry(root, np.arange(rounds, dtype=np.uint32)[:, None])
+        words = _threefry(of_round, np.asarray(ids, np.uint32))
+    return jax.random.wrap_key_data(jnp.asarray(np.stack(np.broadcast_arrays(*words), -1)))
 
 
 def round_key(root: Array, round_index: int | Array, agent: int | Array) -> Array:

@@ -135,7 +135,7 @@ def by_hand(method, model, agents, models, seed, availability=None):
     data[1] = AgentData(*(unpadded(samples) for samples in data[1]))
     split, bound = parts(method, model), partial(whole, method, model, seed=jnp.uint32(seed))
     models = own_models(method, model, models, seed)
-    start = start_of(method, model, models[:, : split.body], jnp.uint32(seed))
+    start = start_of(method, models[:, : split.body], common_start(method, model, jnp.uint32(seed))[: split.body])
     probes = None
     if method.probe is not None:
         root = key_for(seed, "probe")
@@ -204,7 +204,7 @@ def test_absent_agents_keep_their_state_and_an_empty_round_changes_nothing(name,
 def test_zero_rounds_is_the_start(method, model, agents, local_models):
     """What stands before the first round; `simulate` without rounds gives just that."""
     shared = parts(method, model).body
-    start = start_of(method, model, local_models[:, :shared], jnp.uint32(0))
+    start = start_of(method, local_models[:, :shared], common_start(method, model, jnp.uint32(0))[:shared])
     starts = {"average": local_models.mean(0), "random": model.init(key_for(0, "start")), 1: local_models[1]}
     np.testing.assert_allclose(start.model, starts[method.start][:shared], rtol=1e-6, atol=1e-7)
     probes = None if method.probe is None else jnp.ones((3, 3))
@@ -254,7 +254,7 @@ def test_agent_and_server_trace_in_float32_without_silent_promotion(method, mode
     data, shared = jax.tree.map(lambda a: a[0], agents.data), parts(method, model).body
 
     def one_round(models, keys):
-        start = start_of(method, model, models[:, :shared], jnp.uint32(0))
+        start = start_of(method, models[:, :shared], common_start(method, model, jnp.uint32(0))[:shared])
         probes = None if method.probe is None else method.probe(model.loss, start.model, data, keys[0])[None]
         server, broadcast = method.init(start, probes)
         states = jax.vmap(lambda m: method.agent_init(own_model(method, model, m), m[:shared]))(models)

@@ -10,7 +10,7 @@ from scipy.stats import trim_mean
 
 import fewjoule as fj
 from fewjoule.simulation.plan import cost
-from fewjoule.simulation.rules import combine, start_of
+from fewjoule.simulation.rules import combine, random_start, start_of
 from fewjoule.studies.settings import MethodEntry
 
 AVERAGING = [name for name, build in fj.METHODS.items() if "combine" in fj.method(name).describe()]
@@ -93,7 +93,7 @@ def test_a_poisoned_start_moves_a_robust_run_little(model, name):
 
 def test_the_spread_is_of_those_that_are_kept(model):
     models = jnp.zeros((5, model.size)).at[:, 0].set(jnp.asarray([0.0, 1.0, 2.0, 3.0, 1000.0]))
-    spread = {how: float(start_of(fj.fedavg(combine=how), model, models, jnp.uint32(0)).spread) for how in
+    spread = {how: float(start_of(fj.fedavg(combine=how), models, random_start(model, jnp.uint32(0))).spread) for how in
               ("mean", "median", "trimmed:0.2")}  # fmt: skip
     assert spread["mean"] > 1e5
     assert spread["median"] == 1.0  # distances 2, 1, 0, 1, 998 from the median

@@ -96,6 +96,11 @@ class Metering:
         """One sentence for the user: which meter, and why not a better one."""
         return self._reason
 
+    @property
+    def measured(self) -> bool:
+        """Whether a counter of the machine is read."""
+        return self._meter.kind == "measured" and not self._by_operations
+
     def read(self, job: Callable[[Around], Result], flops: int | None) -> tuple[Result, dict[str, Any]]:
         """Run a job that hands its execution to the meter; `flops` are its operations, where they are known.
 

@@ -216,7 +216,7 @@ class ServerRunner:
         self._set_start(jnp.asarray(np.stack(models)), weights)
 
     def _set_start(self, models: Array, weights: Array | None = None) -> None:
-        start = _start(self.contract.method, self.contract.model, models, jnp.uint32(self.spec.seed), weights)
+        start = _start(self.contract.method, models, self.contract.common, weights)
         self.start, self.spread = np.asarray(start.model), np.asarray(start.spread, np.float32)
         if self.contract.method.probe is None:
             self._server, self._broadcast = _init(self.contract.method, start, None)
@@ -341,7 +341,7 @@ def _spread(answers: list[Message]) -> float:
 # Compiled once per method in a process.
 
 
-_start = jax.jit(start_of, static_argnums=(0, 1))
+_start = jax.jit(start_of, static_argnums=0)
 _step = jax.jit(server_step, static_argnums=0)
 
 

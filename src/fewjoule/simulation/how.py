@@ -88,7 +88,7 @@ def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: i
     """
     most, devices = at_once(method, model, data, seeds), 1
     if seeds == 1:
-        busy = min(len(jax.devices()), rows * sum(turn_flops(method, model, data)) // SPLIT_FLOPS)
+        busy = min(jax.local_device_count(), rows * sum(turn_flops(method, model, data)) // SPLIT_FLOPS)
         devices = max((n for n in range(1, busy + 1) if rows % n == 0), default=1)
     if rows <= most:
         return How(devices=devices)

@@ -226,7 +226,7 @@ def drawn(seed: int, index: int, cohort: int, agents: int) -> Numbers:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _uploaded(method: Method, model: Model, models: Array | None, ids: Array, seed: Array) -> tuple[Array, Any, Array]:
-    return first_upload(method, model, models, ids, seed, jax.vmap)
+    return first_upload(method, model, models, ids, seed, rules.common_start(method, model, seed), jax.vmap)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -6,7 +6,7 @@ From agents' data and models, checked by `simulate`, to meta-models, traces and 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax import Array
 
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
-from fewjoule.randomness import key_for, round_key, uniform_each
+from fewjoule.randomness import key_for, round_keys, uniform_each
 from fewjoule.simulation import rules
 from fewjoule.simulation.cohort import Rows, one_round
 from fewjoule.simulation.how import How
@@ -28,14 +28,35 @@ DRAWN_AT_ONCE = 1_000_000
 """Agents times rounds whose numbers are drawn at once: more would take memory, fewer would take time."""
 
 
+class Draws(NamedTuple):
+    """What is random about the rounds of every seed, drawn before them: programs of their own, which methods share."""
+
+    start: Array  # [seeds, d], the common one, shared weights first
+    who: Array | None  # [seeds, rounds, rows], the positions of those who take part, rising; None where all do
+    keys: Array  # [seeds, rounds, rows]
+
+
+def draws(
+    method: Method, model: Model, present: int | None, cohorts: Array | None, ids: Array, seeds: Any, *, apart: bool
+) -> Draws:
+    """`present` agents are drawn for each round, or `cohorts` [rounds, rows] are their positions, with fillers beyond
+    the last agent; all take part where both are None. Where agents are `apart`, all have a key in every round."""
+    who = None if cohorts is None else jnp.broadcast_to(cohorts, (len(seeds), *cohorts.shape))
+    who = who if present is None else _drawn(method.rounds, present, ids, seeds)
+    rows = np.asarray(ids)[None].repeat(len(seeds), 0)
+    if who is not None and not apart:
+        rows = rows[0].take(np.asarray(who), mode="clip")
+    keys = [round_keys(int(seed), method.rounds, own) for seed, own in zip(seeds, rows, strict=True)]
+    return Draws(jnp.stack([rules.common_start(method, model, seed) for seed in seeds]), who, jnp.stack(keys))
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
 def rounds_program(
     method: Method, model: Model, owners: tuple[Model, ...] | None, per_seed: bool, present: int | None,
     kept: tuple[int, ...] | None, how: How,
-    data: AgentData, ids: Array, models: Any, cohorts: Array | None, seeds: Array,
+    data: AgentData, ids: Array, models: Any, drawn: Draws, seeds: Array,
 ) -> dict[str, Any]:  # fmt: skip
-    """`present` agents are drawn for each round, or `cohorts` [rounds, rows] are their positions, with fillers beyond
-    the last agent; all take part where both are None. `models` are None where the method does not ask for them."""
+    """All seeds of a method. `models` are None where the method does not ask for them."""
     together, each = len(seeds) > 1 and not how.alone, how.each
     split, loss = rules.parts(method, model), rules.loss_of(method, model)
 
@@ -45,15 +66,15 @@ def rounds_program(
     def mean_loss(vector: Array, data: AgentData) -> Array:
         return each(lambda samples: model.loss(vector, samples))(data.train).mean()
 
-    def one_seed(seed: Array, data: AgentData, models: Any) -> tuple[dict[str, Any], Any]:
+    def one_seed(seed: Array, drawn: Draws, data: AgentData, models: Any) -> tuple[dict[str, Any], Any]:
         if owners is None:
-            received, states, first_up = first_upload(method, model, models, ids, seed, each)
+            received, states, first_up = first_upload(method, model, models, ids, seed, drawn.start, each)
         else:
             received, first_up = None, jnp.full(len(ids), rules.weight_bytes(method), jnp.int32)
             pairs = zip(owners, models, strict=True)
             states = tuple(method.agent_init(rules.own_model(method, own, vector)) for own, vector in pairs)
         weights = rules.weights_of(method, data.train.mask.sum(-1))
-        start = how.by_itself(partial(rules.start_of, method, model))(received, seed, weights)
+        start = how.by_itself(partial(rules.start_of, method))(received, drawn.start[: split.body], weights)
         first_down = jnp.zeros(len(ids), jnp.int32)
         probes = None
         if method.probe is not None:
@@ -85,15 +106,12 @@ def rounds_program(
                 paths = jax.tree.map(lambda path, models: path.at[slot].set(models), paths, now)
             return (out.server, out.broadcast, new_states, paths), (out.trace, size_bytes, out.said)
 
-        who = cohorts if present is None else _drawn(seed, method.rounds, ids, present)
-        # All keys before the first round: one large draw is far cheaper than many small ones inside the loop.
-        keys = _round_keys(key_for(seed, "round"), method.rounds, ids, None if how.apart else who)
         slots, paths = None, None
         if kept is not None:
             slots = np.searchsorted(kept, np.arange(1, method.rounds + 1))  # rounds between write to the next one's
             paths = (jnp.zeros((len(kept) + 1, model.size)), jnp.zeros((len(kept) + 1, len(ids), model.size)))
-        held = None if who is None or method.codecs[2] is None else rules.holders(who)
-        rounds = (jnp.arange(method.rounds), keys, who, held, slots)
+        held = None if drawn.who is None or method.codecs[2] is None else rules.holders(drawn.who)
+        rounds = (jnp.arange(method.rounds), drawn.keys, drawn.who, held, slots)
         (server, broadcast, states, paths), (trace, size_bytes, said) = jax.lax.scan(
             round_of, (server, broadcast, states, paths), rounds
         )
@@ -123,22 +141,22 @@ def rounds_program(
         return out, paths
 
     if len(seeds) == 1:  # an axis of one would cost a fifth of the speed
-        everybody = present is None and cohorts is None
-        own = spread(jax.tree.map(lambda a: a[0], data) if per_seed else data, how.devices if everybody else 1)
-        out, paths = one_seed(seeds[0], own, jax.tree.map(lambda a: a[0], models))
+        first = partial(jax.tree.map, lambda a: a[0])
+        own = spread(first(data) if per_seed else data, how.devices if drawn.who is None else 1)
+        out, paths = one_seed(seeds[0], first(drawn), own, first(models))
         out = jax.tree.map(lambda a: a[None], out)
     elif how.alone:
         own_data = data if per_seed else jax.tree.map(lambda a: jnp.broadcast_to(a, (len(seeds), *a.shape)), data)
-        out, paths = each(one_seed)(seeds, own_data, models)
+        out, paths = each(one_seed)(seeds, drawn, own_data, models)
         paths = jax.tree.map(lambda path: path[0], paths)
     else:
-        at_once = jax.vmap(one_seed, (0, 0 if per_seed else None, 0), (0, None), axis_name=SEEDS)
+        at_once = jax.vmap(one_seed, (0, 0, 0 if per_seed else None, 0), (0, None), axis_name=SEEDS)
 
-        def of_some(seeds: Array, data: AgentData, models: Any) -> tuple[Any, Any]:
-            out, paths = at_once(seeds, data, models)
+        def of_some(seeds: Array, drawn: Draws, data: AgentData, models: Any) -> tuple[Any, Any]:
+            out, paths = at_once(seeds, drawn, data, models)
             return out, jax.tree.map(lambda path: jnp.repeat(path[None], len(seeds), 0), paths)
 
-        out, paths = over_devices(of_some, len(seeds), (True, per_seed, True))(seeds, data, models)
+        out, paths = over_devices(of_some, len(seeds), (True, True, per_seed, True))(seeds, drawn, data, models)
         paths = jax.tree.map(lambda path: path[0], paths)
     return {**out, "paths": paths}
 
@@ -158,37 +176,32 @@ def _placed(who: Array, agents: int, tree: Any, absent: float = 0) -> Any:
     return jax.tree.map(place, tree)
 
 
-def _drawn(seed: Array, rounds: int, ids: Array, present: int) -> Array:
-    """The positions of the agents that are drawn for each round [rounds, present], rising.
+@partial(jax.jit, static_argnums=(0, 1))
+def _drawn(rounds: int, present: int, ids: Array, seeds: Array) -> Array:
+    """The positions of the agents that are drawn for each round [seeds, rounds, present], rising.
 
     Every agent draws a number for itself and the lowest take part, so that the order of agents does not matter.
     """
-    root = key_for(seed, "participation")
 
-    def draw(index: Array) -> Array:
+    def draw(root: Array, index: Array) -> Array:
         numbers = uniform_each(jax.random.fold_in(root, index), ids)
         return jnp.sort(jax.lax.top_k(-numbers, present)[1])
 
-    return jax.lax.map(draw, jnp.arange(rounds), batch_size=max(1, DRAWN_AT_ONCE // len(ids)))
+    def of_seed(seed: Array) -> Array:
+        draw_in = partial(draw, key_for(seed, "participation"))
+        return jax.lax.map(draw_in, jnp.arange(rounds), batch_size=max(1, DRAWN_AT_ONCE // len(ids)))
 
-
-def _round_keys(root: Array, rounds: int, ids: Array, who: Array | None) -> Array:
-    """The key of every agent in every round [rounds, agents], or of those who take part."""
-
-    def of_round(index: Array, ids: Array) -> Array:
-        return jax.vmap(lambda i: round_key(root, index, i))(ids)
-
-    return jax.vmap(of_round, (0, None if who is None else 0))(jnp.arange(rounds), _gathered(ids, who))
+    return jax.lax.map(of_seed, seeds)
 
 
 def first_upload(
-    method: Method, model: Model, models: Array | None, ids: Array, seed: Array, each: Callable[..., Any]
+    method: Method, model: Model, models: Array | None, ids: Array, seed: Array, common: Array, each: Callable[..., Any]
 ) -> tuple[Array, Any, Array]:
     """What the server receives of the local models [agents, b], the agents' states, and bytes per agent.
 
-    Where the method does not ask for local models, everybody begins with the seed's random start.
+    `common` is the seed's random start; everybody begins with it where the method does not ask for local models.
     """
-    split, common = rules.parts(method, model), rules.common_start(method, model, seed)
+    split = rules.parts(method, model)
     if models is None or not rules.uses_local(method):
         own = jnp.broadcast_to(common, (len(ids), model.size))
     else:

@@ -73,8 +73,15 @@ def loss_of(method: Method, model: Model) -> Any:
 
 def common_start(method: Method, model: Model, seed: Any) -> Array:
     """The seed's random start [d], shared weights first. Both ends draw it, so it costs nothing to send."""
-    start: Array = parts(method, model).body_first(model.init(key_for(seed, "start")))
+    start: Array = parts(method, model).body_first(random_start(model, seed))
     return start
+
+
+@partial(jax.jit, static_argnums=0)
+def random_start(model: Model, seed: Any) -> Array:
+    """The seed's random start as the model has it. A program of its own, since drawing takes as long to compile as a
+    round, and all methods share it."""
+    return model.init(key_for(seed, "start"))
 
 
 def whole(method: Method, model: Model, shared: Array, seed: Any) -> Array:
@@ -86,9 +93,9 @@ def whole(method: Method, model: Model, shared: Array, seed: Any) -> Array:
     return vector
 
 
-def start_of(method: Method, model: Model, models: Any, seed: Array, weights: Array | None = None) -> Start:
-    """What the server knows before the first round, from what it received of the local models [agents, b]."""
-    common = common_start(method, model, seed)[: shared_size(method, model)]
+def start_of(method: Method, models: Any, common: Array, weights: Array | None = None) -> Start:
+    """What the server knows before the first round, from what it received of the local models [agents, b], and what is
+    shared of the common start [b]."""
     if method.start == "random":
         return Start(common, jnp.zeros(()), common)
     average = combine(models, weights, None, method.combine)

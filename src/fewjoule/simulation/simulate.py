@@ -21,7 +21,7 @@ from fewjoule.randomness import agent_ids
 from fewjoule.simulation import rules
 from fewjoule.simulation.how import How, how_to_go
 from fewjoule.simulation.learning import Learning
-from fewjoule.simulation.rounds import rounds_program
+from fewjoule.simulation.rounds import draws, rounds_program
 from fewjoule.simulation.run import Run
 from fewjoule.simulation.work import data_of
 from fewjoule.tasks.samples import Agents
@@ -77,7 +77,9 @@ class Simulation:
             rows = present or (len(agents) if cohorts is None else cohorts.shape[1])
             how = how_to_go(method, model, data_of(agents), rows, len(seeds), kept is not None)
         static = (method, model, owners, agents.seeds is not None, present, kept, how)
-        arrays = (agents.data, agent_ids(agents.names), models, cohorts, seeds)
+        ids = agent_ids(agents.names)
+        drawn = draws(method, model, present, cohorts, ids, seeds, apart=how.apart)
+        arrays = (agents.data, ids, models, drawn, seeds)
         self._program = Program(rounds_program, static, arrays)
         self._learning = None if method.learn is None else Learning(method, model, agents, seeds)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0

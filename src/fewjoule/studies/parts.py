@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tomli_w
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from fewjoule._version import __version__
 from fewjoule.errors import InputError
@@ -38,6 +38,18 @@ class Part(NamedTuple):
     facts: dict[str, Any]
 
 
+def packed(part: Part) -> bytes:
+    """A part as a safetensors file."""
+    tensors = {key: np.ascontiguousarray(array) for key, array in part.arrays.items()}
+    return save(tensors, {"facts": json.dumps(part.facts)})
+
+
+def unpacked(content: bytes) -> Part:
+    """The part that `packed` made this of; `ValueError` and the like where it did not."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return Part(load(content), dict(json.loads(header["__metadata__"]["facts"])))
+
+
 class Parts:
     """The parts in a folder, by name."""
 
@@ -51,15 +63,12 @@ class Parts:
         return self._folder / f"{name}.safetensors"
 
     def save(self, name: str, part: Part) -> None:
-        tensors = {key: np.ascontiguousarray(array) for key, array in part.arrays.items()}
-        write_atomically(self._path(name), save(tensors, {"facts": json.dumps(part.facts)}), force=True)
+        write_atomically(self._path(name), packed(part), force=True)
 
     def load(self, name: str) -> Part:
         path = self._path(name)
         try:
-            with safe_open(str(path), "np") as file:
-                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dictionary
-                return Part(arrays, dict(json.loads((file.metadata() or {})["facts"])))
+            return unpacked(path.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
             raise InputError(f"{path} is damaged ({error}); delete it and resume again.") from error
 

@@ -7,9 +7,10 @@ it was; when all are there, `outputs` turns them into the folder's files and the
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,9 +21,8 @@ from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning
 from fewjoule.files import locked, sweep
 from fewjoule.models.model import Model
-from fewjoule.randomness import key_for
 from fewjoule.reporting import write_report
-from fewjoule.simulation.rules import uses_local
+from fewjoule.simulation.rules import random_start, uses_local
 from fewjoule.simulation.run import Run
 from fewjoule.simulation.simulate import Simulation
 from fewjoule.simulation.work import adaptation_flops, method_flops, server_flops
@@ -32,9 +32,11 @@ from fewjoule.studies.parts import PATHS, PRETRAINING, Part, Parts, method_part,
 from fewjoule.studies.prepare import Prepared, digest, prepare
 from fewjoule.studies.pretrain import Progress, lines_on, models_of, pretrain
 from fewjoule.studies.settings import MethodEntry, Study
+from fewjoule.studies.shares import agree, check_processes, joined, own_models, share_of
 from fewjoule.studies.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Agents, Tasks, few
 from fewjoule.training.adapt import FineTuning, adapt
+from fewjoule.training.processes import ALONE, Team
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 from fewjoule.training.worth import adapted_loss, constant_loss
 
@@ -42,30 +44,18 @@ DRAWN = ("meta_backward", "maml", "imaml")
 """Methods whose agents' trajectories are drawn; the first of each in a study."""
 
 
-def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Finished, Ledger]:
-    """Run what is not yet in the folder's parts, then write the folder's files; the results and what they cost."""
+def run_study(prepared: Prepared, folder: Path, progress: Progress, team: Team = ALONE) -> tuple[Finished, Ledger]:
+    """Run what is not yet in the folder's parts, then write the folder's files; the results and what they cost.
+
+    With a `team` of several processes this is the first of them, and the others `take_part`.
+    """
     busy = f"{folder} is being run by another process; wait for it, or stop it first."
     with locked(folder / ".parts" / "lock", busy):
         sweep(folder)
-        study, model, agents, data = prepared.study, prepared.model, prepared.agents, prepared.data
+        study, agents = prepared.study, prepared.agents
         parts = Parts(folder / ".parts")
         parts.begin(digest(prepared))
-        meter = study.energy.metering()
-        progress.line(f"data: {data}")
-        progress.line(f"model: {model}; agents: {few(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
-        progress.line(f"arithmetic: {meter.describe()}")
-
-        if not any(uses_local(entry.build()) for entry in study.methods):
-            progress.line("no local models are needed: every method starts at random here")
-        elif PRETRAINING not in parts:
-            progress.stage("local training", 1)
-            parts.save(PRETRAINING, pretrain(prepared, meter, progress))
-        local = parts.load(PRETRAINING) if PRETRAINING in parts else None
-        for line in lines_on(prepared, local) if local is not None and prepared.own is not None else ():
-            progress.line(line)
-
-        _run_methods(prepared, local, meter, parts, progress)
-
+        local = _compute(prepared, parts, progress, team)
         if PATHS not in parts:
             progress.stage("trajectories", 1)
             parts.save(PATHS, _trajectories(prepared, local, parts))
@@ -84,13 +74,52 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Fin
         return finished, ledger
 
 
-def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts: Parts, progress: Progress) -> None:
-    """Run and evaluate the methods that are not among the parts.
+def take_part(prepared: Prepared, team: Team) -> None:
+    """Run the share of a process that is not the first; nothing stays on its disk."""
+    with TemporaryDirectory(prefix="fewjoule-parts-") as place:
+        _compute(prepared, Parts(Path(place)), Told(lambda line: None), team)
+
+
+def _compute(prepared: Prepared, parts: Parts, progress: Progress, team: Team) -> Part | None:
+    """All stages before the folder is written, those that are not among the parts; the local models."""
+    study, meter = prepared.study, prepared.study.energy.metering()
+    check_processes(study, team.count)
+    stages = [PRETRAINING, *(method_part(entry.name) for entry in study.methods)]
+    done = agree(prepared, team, parts, stages, meter)
+    own, seeds = share_of(prepared, team), ", ".join(map(str, study.seeds))
+    progress.line(f"data: {prepared.data}")
+    progress.line(f"model: {prepared.model}; agents: {few(prepared.agents.names)}; seeds: {seeds}")
+    progress.line(f"arithmetic: {meter.describe()}")
+    if team.count > 1:
+        progress.line(f"processes: {team.count}, which share the seeds; this one has {len(own.study.seeds)}")
+
+    if not any(uses_local(entry.build()) for entry in study.methods):
+        progress.line("no local models are needed: every method starts at random here")
+    elif PRETRAINING not in done:
+        progress.stage("local training", 1)
+        parts.save(PRETRAINING, joined(pretrain(own, meter, progress), team))
+    local = parts.load(PRETRAINING) if PRETRAINING in parts else None
+    for line in lines_on(prepared, local) if local is not None and prepared.own is not None else ():
+        progress.line(line)
+
+    left = [entry for entry in study.methods if method_part(entry.name) not in done]
+    for name, part in _run_methods(own, left, own_models(local, team), meter, progress):
+        whole = joined(part, team)
+        parts.save(method_part(name), whole)
+        gone = [s for s, d in zip(study.seeds, whole.arrays["diverged"], strict=True) if d]
+        if gone:
+            progress.line(f"{name} DIVERGED for seeds {', '.join(map(str, gone))}; left out of every average")
+    return local
+
+
+def _run_methods(
+    prepared: Prepared, left: list[MethodEntry], local: Part | None, meter: Metering, progress: Progress
+) -> Iterator[tuple[str, Part]]:
+    """Run and evaluate the methods that are left, one after the other.
 
     Compiling uses all cores and comes first, so that a meter around an execution sees nothing else.
     """
     study, model, tasks = prepared.study, prepared.model, prepared.tasks
-    left = [entry for entry in study.methods if method_part(entry.name) not in parts]
     if not left:
         return
     drawn, models = _drawn(study), models_of(prepared, local)
@@ -120,11 +149,7 @@ def _run_methods(prepared: Prepared, local: Part | None, meter: Metering, parts:
     work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
     progress.stage("methods", sum(work.values()))
     for entry in left:
-        part = _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter)
-        parts.save(method_part(entry.name), part)
-        gone = [s for s, d in zip(study.seeds, part.arrays["diverged"], strict=True) if d]
-        if gone:
-            progress.line(f"{entry.name} DIVERGED for seeds {', '.join(map(str, gone))}; left out of every average")
+        yield entry.name, _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter)
         progress.advance(work[entry.name])
 
 
@@ -141,7 +166,7 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     kept = ("meta", "diverged", "uplink_bits", "downlink_bits", "start_loss", "final_loss")
     arrays = {name: getattr(run, name) for name in kept}
     arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
-    anywhere = jnp.stack([prepared.model.init(key_for(seed, "start")) for seed in study.seeds])
+    anywhere = jnp.stack([random_start(prepared.model, np.uint32(seed)) for seed in study.seeds])
     tuning = simulation.method.tuning
     for name, metas, rates in (("random", anywhere, None), ("start", run.start, None), ("final", run.meta, run.rates)):
         arrays[f"worth_{name}"] = _adapted(prepared, metas, tuning, rates)

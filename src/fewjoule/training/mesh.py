@@ -1,4 +1,4 @@
-"""Rows of independent work (seeds, agents, new tasks) over all devices of the machine: no device waits for another."""
+"""Rows of independent work (seeds, agents, new tasks) over all devices of this process: no device waits for another."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def over_devices(
     Arguments that are `split` have a leading axis of so many `rows`, the others go to every device whole. All that the
     function gives has a leading axis of rows. Where devices do not divide them, the last row is computed again.
     """
-    devices = jax.devices()[: rows if most is None else min(rows, most)]
+    devices = jax.local_devices()[: rows if most is None else min(rows, most)]
     if len(devices) == 1:
         return function
     mesh, rowwise, whole = _mesh(len(devices)), Spec(AXIS), Spec()  # type: ignore[no-untyped-call]
@@ -61,11 +61,11 @@ def spread(tree: Any, devices: int) -> Any:
 
 
 def _mesh(devices: int) -> Mesh:
-    return jax.make_mesh((devices,), (AXIS,), devices=jax.devices()[:devices], axis_types=(AxisType.Auto,))
+    return jax.make_mesh((devices,), (AXIS,), devices=jax.local_devices()[:devices], axis_types=(AxisType.Auto,))
 
 
 def gathered(tree: Any) -> Any:
     """Arrays of all devices on the default one, as if it had computed them."""
-    if len(jax.devices()) == 1:
+    if len(jax.local_devices()) == 1:
         return tree
     return jax.tree.map(lambda array: jnp.asarray(np.asarray(array)), tree)
