@@ -24,6 +24,7 @@ import pytest
 import fewjoule as fj
 
 MAPS = Path("/proc/self/maps")
+MODEL = fj.mlp([1, 6, 5, 1])
 
 
 def pytest_unconfigure():
@@ -43,7 +44,7 @@ def pytest_runtest_teardown(item, nextitem):
 
 @pytest.fixture(scope="session")
 def model():
-    return fj.mlp([1, 6, 5, 1])
+    return MODEL
 
 
 def pairs(sizes, seed):
@@ -58,7 +59,8 @@ def agents():
 
 
 @pytest.fixture(scope="session")
-def local_models(model):
+def local_models():
     """[3, d]: near each other, as after training from a shared start."""
+    model = MODEL
     centre = model.init(jax.random.key(7))
     return centre + 0.1 * jnp.stack([model.init(jax.random.key(k)) for k in (1, 2, 3)])

@@ -55,7 +55,8 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 every_method = pytest.mark.parametrize("method", [*CASES.values(), AUTO], ids=[*CASES, "meta_backward auto"])
 PLAIN = {name: method for name, method in CASES.items() if name != "lean"} | {"meta_backward auto": AUTO}
-AKIN = ("reptile", "fedavgm", "fedprox", "fomaml", "invented", "local", "random")  # near relations of others
+AKIN = ("reptile", "fedavgm", "fedprox", "ditto", "meta_sgd", "fomaml", "invented", "local", "random")
+"""Near relations of others."""
 uncoded_method = pytest.mark.parametrize(
     "method",
     [pytest.param(m, id=name, marks=[pytest.mark.slow] if name in AKIN else []) for name, m in PLAIN.items()],

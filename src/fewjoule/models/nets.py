@@ -118,6 +118,17 @@ def _mlp(net: Architecture, draw: Draw) -> Functions:
     return start, apply
 
 
+def convolution(x: Array, weight: Array) -> Array:
+    """A 3 x 3 convolution of [n, h, w, in] with zeros around, as one product of [n, h, w, 9 in] and [9 in, out].
+
+    XLA's own is slow on CPUs where agents have weights of their own, and most of all inside a loop: bench/conv.py.
+    """
+    height, width = x.shape[1:3]
+    around = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    shifted = [around[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    return jnp.concatenate(shifted, -1) @ weight.reshape(-1, weight.shape[-1])
+
+
 def _conv4(net: Architecture, draw: Draw) -> Functions:
     def start(key: Array) -> tuple[Any, ...]:
         *convs, last = (layer for layer in net.layers if layer.kind != "norm")
@@ -129,10 +140,7 @@ def _conv4(net: Architecture, draw: Draw) -> Functions:
     def apply(weights: tuple[Any, ...], x: Array) -> Array:
         x = x.reshape(x.shape[0], *net.input_shape)
         for block, pool in zip(weights[:4], net.pools, strict=True):
-            x = jax.lax.conv_general_dilated(
-                x, block.conv.weight, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
-            x = x + block.conv.bias
+            x = convolution(x, block.conv.weight) + block.conv.bias
             mean = x.mean((1, 2, 3), keepdims=True)
             variance = ((x - mean) ** 2).mean((1, 2, 3), keepdims=True)
             x = (x - mean) * jax.lax.rsqrt(variance + 1e-5) * block.norm.gain + block.norm.bias
