@@ -1,5 +1,7 @@
-"""What a server learns by itself after the last round, seed by seed: a program of its own, so that it is metered and
-charged apart from the agents, and the same one in the simulator and in a federation."""
+"""What a server learns by itself after the last round, seeds on all devices.
+
+A program of its own, so that it is metered and charged apart from the agents; a federation learns by the same rule.
+"""
 
 from functools import partial
 from typing import Any
@@ -14,6 +16,7 @@ from fewjoule.models.model import Model
 from fewjoule.simulation import rules
 from fewjoule.simulation.work import combined, data_of, vector_of
 from fewjoule.tasks.samples import AgentData, Agents
+from fewjoule.training.mesh import gathered, over_devices
 from fewjoule.training.program import Program
 
 
@@ -23,12 +26,24 @@ def learn(method: Method, model: Model, start: Array, messages: Any, seed: Array
     return rules.learned(method, model, start, messages, seed)
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def _learn_all(method: Method, model: Model, starts: Array, messages: Any, seeds: Array) -> Array:
+    """The meta-models of all seeds, one after the other on every device."""
+
+    def of_some(starts: Array, messages: Any, seeds: Array) -> Array:
+        return jax.lax.map(lambda each: rules.learned(method, model, *each), (starts, messages, seeds))
+
+    metas: Array = over_devices(of_some, len(seeds), (True, True, True))(starts, messages, seeds)
+    return metas
+
+
 class Learning:
     """The server's learning for every seed, still to be run."""
 
     def __init__(self, method: Method, model: Model, agents: Agents, seeds: Any) -> None:
-        vector, messages = vector_of(model), combined(method, model, data_of(agents), len(agents))
-        self._program = Program(learn, (method, model), (vector, messages, jax.eval_shape(lambda s: s[0], seeds)))
+        one = (vector_of(model), combined(method, model, data_of(agents), len(agents)))
+        every = jax.eval_shape(lambda: jax.tree.map(lambda s: jnp.zeros((len(seeds), *s.shape), s.dtype), one))
+        self._program = Program(_learn_all, (method, model), (*every, seeds))
         self._model, self._agents, self._seeds = model, agents, seeds
 
     def compile(self) -> None:
@@ -38,10 +53,10 @@ class Learning:
         """The meta-models from the start [seeds, d] and the messages [seeds, agents, ...], and what to know of them."""
 
         def every_seed() -> Array:
-            told = [jax.tree.map(lambda m, i=i: m[i], messages) for i in range(len(self._seeds))]
-            return jnp.stack([self._program(*each) for each in zip(start, told, self._seeds, strict=True)])
+            metas: Array = jax.block_until_ready(self._program(start, messages, self._seeds))  # type: ignore[no-untyped-call]
+            return metas
 
-        metas = self._program.run(around, every_seed)
+        metas = gathered(self._program.run(around, every_seed))
         losses = _mean_losses(self._model, self._agents.seeds is not None, metas, self._agents.data)
         return {"meta": metas, "final_loss": losses, "finite": jnp.isfinite(metas).all(-1)}
 
