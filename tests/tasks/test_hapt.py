@@ -120,3 +120,17 @@ def test_the_real_recordings():
     people, each = np.unique(data.user, return_counts=True)
     assert (len(data.x), len(people), each.min(), each.max()) == (10_411, 30, 284, 413)
     assert len(hapt.agents(data)[0]) == 21
+
+
+def test_a_spectrum_does_not_depend_on_where_a_step_begins():
+    time = np.arange(128)
+    waves = [np.cos(2 * np.pi * 4 * (time + shift) / 128) for shift in (0, 5)]
+    x = np.stack([np.stack([w, 0 * w, 2 + 0 * w], 1).ravel() for w in waves]).astype(np.float32)
+    data = hapt.Hapt(x, np.zeros(2), np.zeros(2), np.zeros(2), "")
+    found = hapt.spectrum(data, bins=16).x
+    expected = np.zeros((2, 3 + 48))
+    expected[:, 2] = 2.0
+    expected[:, 3 + 3 * 3] = np.log1p(20 * 0.5)  # channel 0 of the fourth frequency; a cosine's amplitude is half
+    assert np.allclose(found, expected, atol=1e-5)
+    with pytest.raises(InputError, match="bins must be at most 64"):
+        hapt.spectrum(data, bins=65)

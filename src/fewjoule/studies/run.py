@@ -29,6 +29,7 @@ from fewjoule.simulation.work import adaptation_flops, method_flops, server_flop
 from fewjoule.studies.families import Evaluation
 from fewjoule.studies.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.studies.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
+from fewjoule.studies.personal import judge_agents, models_to_judge
 from fewjoule.studies.prepare import Prepared, digest, prepare
 from fewjoule.studies.pretrain import Progress, lines_on, models_of, pretrain
 from fewjoule.studies.settings import MethodEntry, Study
@@ -54,7 +55,7 @@ def run_study(prepared: Prepared, folder: Path, progress: Progress) -> tuple[Fin
         progress.line(f"model: {model}; agents: {few(agents.names)}; seeds: {', '.join(map(str, study.seeds))}")
         progress.line(f"arithmetic: {meter.describe()}")
 
-        if not any(uses_local(entry.build()) for entry in study.methods):
+        if prepared.tests is None and not any(uses_local(entry.build()) for entry in study.methods):
             progress.line("no local models are needed: every method starts at random here")
         elif PRETRAINING not in parts:
             progress.stage("local training", 1)
@@ -154,7 +155,8 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
         arrays |= {"path_rounds": rounds, "meta_path": run.meta_path, "agent_path": run.agent_path}
-    return Part({name: np.asarray(value) for name, value in arrays.items()} | judged.arrays, facts | judged.facts)
+    arrays |= judged.arrays | judge_agents(prepared, models_to_judge(run))
+    return Part({name: np.asarray(value) for name, value in arrays.items()}, facts | judged.facts)
 
 
 def _adapted(prepared: Prepared, metas: Any) -> np.ndarray[Any, Any]:

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from fewjoule.errors import InputError
+from fewjoule.errors import InputError, positive_int
 from fewjoule.tasks.originals import read_checked
 from fewjoule.tasks.samples import Agents, Pair, Samples, Tasks, generator_of_tasks, make_agents, make_tasks, stack
 
@@ -36,6 +36,7 @@ MOST_ROWS = 100_000  # of a recording: more than half an hour
 ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "lying")
 WINDOW, STEP = 128, 64
 LAST_AGENT = 21
+LOUDNESS = 20.0  # g^-1: amplitudes well above a twentieth of gravity count by their logarithm
 CURE = (
     "get the data set from archive.ics.uci.edu/dataset/341, unpack it, and give the folder that has RawData in it with "
     "--data-dir."
@@ -58,8 +59,11 @@ class Hapt(NamedTuple):
     source: str
 
 
-def load(folder: str | Path | None = None) -> Hapt:
-    """The recordings in a folder: RawData of the original, or the archive of its accelerometer files and labels.txt."""
+def load(folder: str | Path | None = None, *, gyroscope: bool | None = None) -> Hapt:
+    """The recordings in a folder: RawData of the original, or the archive of its accelerometer files and labels.txt.
+
+    The gyroscope is used where its files are there (None), always, or never.
+    """
     if folder is None:
         raise InputError(f"the phones' recordings are not downloaded by themselves; {CURE}")
     folder = Path(folder)
@@ -78,7 +82,9 @@ def load(folder: str | Path | None = None) -> Hapt:
     if digest.hexdigest() != ACCELERATION_DIGEST:
         raise InputError(f"{place}: the accelerometer files are not the originals: their SHA-256 sum differs; {CURE}")
     rotation = {key[1:]: text for key, text in texts.items() if key[0] == "gyro"}
-    return cut(labels, acceleration, rotation)
+    if gyroscope and not rotation:
+        raise InputError(f"{place} has no gyroscope files (gyro_exp01_user01.txt, ...); {CURE}")
+    return cut(labels, acceleration, {} if gyroscope is False else rotation)
 
 
 def cut(labels: Rows, acceleration: dict[Any, bytes], rotation: dict[Any, bytes]) -> Hapt:
@@ -106,6 +112,21 @@ def cut(labels: Rows, acceleration: dict[Any, bytes], rotation: dict[Any, bytes]
     sensors = "accelerometer and gyroscope" if rotation else "accelerometer only"
     source = f"{len(x)} windows of {len(set(user))} people's phones (HAPT), {sensors}"
     return Hapt(np.array(x, np.float32), np.array(y), np.array(user), np.array(begins), source)
+
+
+def spectrum(data: Hapt, bins: int = 16) -> Hapt:
+    """The same windows as, for each channel, its mean and the logarithm of its `bins` lowest frequencies' amplitudes.
+
+    Where in a step a window begins no longer matters: [channels x (1 + bins)], the means first.
+    """
+    positive_int("bins", bins)
+    if bins > WINDOW // 2:
+        raise InputError(f"bins must be at most {WINDOW // 2}, half a window, got {bins}.")
+    signal = data.x.reshape(len(data.x), WINDOW, -1)
+    mean = signal.mean(1)
+    amplitudes = np.abs(np.fft.rfft(signal - mean[:, None], axis=1))[:, 1 : bins + 1] / WINDOW
+    x = np.concatenate([mean, np.log1p(LOUDNESS * amplitudes).reshape(len(mean), -1)], 1)
+    return data._replace(x=x.astype(np.float32))
 
 
 def agents(data: Hapt, *, held_out: float = 0.0, validation: float = 0.0) -> tuple[Agents, Samples | None]:
