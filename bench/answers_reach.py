@@ -217,7 +217,7 @@ def main() -> None:
         rows = [r for r in rows if r["part"] != name] + new
         rows.sort(key=lambda r: list(PARTS).index(r["part"]))
         write_atomically(given.out, (json.dumps(rows, indent=1) + "\n").encode(), force=True)
-    put(table(rows), MARKS, given.out.parent)
+    put(table(rows), MARKS, given.out.parent / "answers.md")
 
 
 if __name__ == "__main__":

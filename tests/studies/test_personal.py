@@ -51,6 +51,7 @@ def rows(folder):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_every_agent_is_judged_on_samples_that_nobody_learnt_from(folder):
     """Recomputed by hand from the meta-models of the folder: agent by agent, by plain gradient steps."""
     prepared = prepare(small())
@@ -75,6 +76,7 @@ def _slope(model, vector, x, y):
     return jax.grad(lambda v: jnp.mean((model.apply(v, x) - y) ** 2))(vector)
 
 
+@pytest.mark.slow
 def test_what_an_agent_has_alone_is_its_local_model(folder):
     prepared = prepare(small())
     local = fj.train_locally(prepared.model, prepared.agents, seed=SEEDS, max_steps=100, batch=20)
@@ -86,6 +88,7 @@ def test_what_an_agent_has_alone_is_its_local_model(folder):
             assert [float(v) for v in alone] == [pytest.approx(loss, rel=1e-4)]
 
 
+@pytest.mark.slow
 def test_the_summary_holds_the_distribution_over_agents(folder):
     summary = Summary.read(folder)
     mine = {(int(r["seed"]), r["agent"]): r for r in rows(folder) if r["method"] == "average" and r["steps"] == "2"}
@@ -113,6 +116,7 @@ def test_the_worst_tenth_is_that_of_the_agents_and_a_tie_is_half_a_win():
     assert spread_of(np.array([[1.0, np.inf]]), "loss").mean is None
 
 
+@pytest.mark.slow
 def test_terminal_and_page_show_it_and_a_folder_without_is_read_as_before(folder, tmp_path, capsys):
     show_summary(folder)
     text = capsys.readouterr().out
