@@ -240,15 +240,14 @@ def draw(done: dict[str, Any], docs: Path) -> None:
         )
     svg = vl_convert.vegalite_to_svg(alt.hconcat(*charts).to_dict())
     write_atomically(docs / "answers.svg", svg.encode(), force=True)
-    put(tables(done), MARKS, docs)
+    put(tables(done), MARKS, docs / "answers.md")
 
 
-def put(text: str, marks: tuple[str, str], docs: Path) -> None:
-    """Put a text between two markers of docs/answers.md."""
-    page = (docs / "answers.md").read_text("utf-8")
-    before, rest = page.split(marks[0])
+def put(text: str, marks: tuple[str, str], page: Path) -> None:
+    """Put a text between two markers of a page."""
+    before, rest = page.read_text("utf-8").split(marks[0])
     whole = f"{before}{marks[0]}\n{text}{marks[1]}{rest.split(marks[1])[1]}"
-    write_atomically(docs / "answers.md", whole.encode(), force=True)
+    write_atomically(page, whole.encode(), force=True)
 
 
 def _family(label: str) -> str:

@@ -206,7 +206,7 @@ def main() -> None:
         for samples in SAMPLES:
             rows += digits(seeds, samples)
         write_atomically(given.out, (json.dumps(rows, indent=1) + "\n").encode(), force=True)
-    put(table(rows), MARKS, given.out.parent)
+    put(table(rows), MARKS, given.out.parent / "answers.md")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ markers is made from it, alone with `--draw`.
 """
 
 import argparse
-import gzip
 import json
 import math
 import sys
@@ -22,8 +21,9 @@ import fewjoule as fj
 from fewjoule.files import use_compile_cache, write_atomically
 from fewjoule.simulation.work import server_flops
 from fewjoule.studies.settings import load_study
+from fewjoule.tasks import fashion as fashion_mnist
 from fewjoule.tasks import mnist
-from fewjoule.tasks.mnist import FILES, Mnist
+from fewjoule.tasks.originals import Images
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's folder is there instead
 from bench.answers import put
@@ -141,7 +141,7 @@ def phases(seeds: list[int]) -> list[Row]:
     ]
 
 
-def images(part: str, case: str, data: Mnist, pair: Any, seeds: list[int], questions: tuple[str, ...]) -> list[Row]:
+def images(part: str, case: str, data: Images, pair: Any, seeds: list[int], questions: tuple[str, ...]) -> list[Row]:
     """The MNIST study with other agents or images."""
     study = load_study("mnist", seeds=seeds)
     model, e = study.build_model(), study.evaluation
@@ -173,12 +173,8 @@ def digits(seeds: list[int]) -> list[Row]:
 
 def fashion(seeds: list[int], folder: Path) -> list[Row]:
     """Fashion-MNIST: things, not drawings, so that lines do not look like them."""
-    part = []
-    for name in FILES:
-        raw = np.frombuffer(gzip.decompress((folder / name).read_bytes()), np.uint8)
-        part.append(raw[16:].reshape(-1, 784) if "images" in name else raw[8:])
     asked = ("strokes:28x28", "noise:28x28")
-    return images("fashion", "Fashion-MNIST, 012 and 789", Mnist(*part, "Fashion-MNIST"), PAIRS[0], seeds, asked)
+    return images("fashion", "Fashion-MNIST, 012 and 789", fashion_mnist.load(folder), PAIRS[0], seeds, asked)
 
 
 PARTS: dict[str, Callable[..., list[Row]]] = {
@@ -221,7 +217,7 @@ def main() -> None:
         rows = [r for r in rows if r["part"] != name] + new
         rows.sort(key=lambda r: list(PARTS).index(r["part"]))
         write_atomically(given.out, (json.dumps(rows, indent=1) + "\n").encode(), force=True)
-    put(table(rows), MARKS, given.out.parent)
+    put(table(rows), MARKS, given.out.parent / "answers.md")
 
 
 if __name__ == "__main__":

@@ -77,5 +77,5 @@ def test_true_tasks_are_of_the_new_tasks_family() -> None:
 
 def test_a_ceiling_that_would_need_local_models_is_refused() -> None:
     wrong = {**TABLE, "methods": [{"name": "top", "method": "average", "ceiling": 5}]}
-    with pytest.raises(InputError, match="a ceiling needs a built-in family"):
+    with pytest.raises(InputError, match="a ceiling needs the family sinusoid or mnist"):
         make_study(wrong, "the test")

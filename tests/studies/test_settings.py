@@ -4,6 +4,7 @@ import pytest
 
 from fewjoule.cli.options import named_values
 from fewjoule.errors import InputError
+from fewjoule.studies.prepare import prepare
 from fewjoule.studies.settings import BUILT_IN, load_study
 
 SMALL = """
@@ -26,8 +27,8 @@ def write(folder, text):
     return str(path)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_the_built_in_studies_hold_the_papers_settings_and_the_mandatory_controls(name):
+@pytest.mark.parametrize("name", ["sinusoid", "mnist"])
+def test_the_papers_studies_hold_the_papers_settings_and_the_mandatory_controls(name):
     study = load_study(name, full=True)
     methods = {entry.name: entry.build() for entry in study.methods}
     assert methods["meta_backward"].rounds == 50
@@ -42,6 +43,38 @@ def test_the_built_in_studies_hold_the_papers_settings_and_the_mandatory_control
     assert study.build_model().size == {"sinusoid": 1761, "mnist": 6442}[name]
     assert study.evaluation.tasks == {"sinusoid": 500, "mnist": 100}[name]
     assert study.evaluation.shots == {"sinusoid": 40, "mnist": 10}[name]
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"sinusoid", "mnist"}))
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_natural_studies_hold_the_mandatory_controls_and_judge_every_agent(name, quick):
+    study = load_study(name, quick=quick)
+    assert {"average", "local", "random", "fedavg", "lean", "answers"} <= {entry.name for entry in study.methods}
+    assert study.evaluation.own_test > 0
+    assert study.family.kind == study.name == name
+    fedavg = next(entry for entry in study.methods if entry.name == "fedavg")
+    assert fedavg.label == "FedAvg {rounds} x {local_steps}".format(**fedavg.settings)
+
+
+@pytest.mark.parametrize("name", ["omniglot", "writers", "fashion"])
+def test_without_data_and_network_one_line_says_how_to_get_them(name, tmp_path, monkeypatch):
+    import pooch
+
+    def refuse(url, **_):
+        raise OSError("no network")
+
+    monkeypatch.setattr(pooch, "retrieve", refuse)
+    monkeypatch.setenv("FEWJOULE_CACHE", str(tmp_path))
+    for study, words in ((load_study(name), "could not be downloaded"), (load_study(name, data_dir="."), "not exist")):
+        with pytest.raises(InputError, match=rf"{words}.*github\.com.*--data-dir") as caught:
+            prepare(study)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_data_is_refused_where_no_study_reads_one(tmp_path):
+    for source in ("sinusoid", write(tmp_path, SMALL)):
+        with pytest.raises(InputError, match="--data-dir is for studies with data files"):
+            load_study(source, data_dir=".")
 
 
 def test_the_largest_corner_runs_only_when_asked_and_quick_leaves_more_out():

@@ -17,7 +17,7 @@ from fewjoule.studies.outputs import Finished
 from fewjoule.studies.parts import new_folder, stopped_study
 from fewjoule.studies.prepare import Prepared, prepare
 from fewjoule.studies.run import run_study, take_part
-from fewjoule.studies.settings import load_study
+from fewjoule.studies.settings import BUILT_IN, load_study
 from fewjoule.studies.shares import check_processes
 from fewjoule.training.mesh import use_all_cores
 from fewjoule.training.processes import ALONE, Team, meet
@@ -26,7 +26,7 @@ from fewjoule.training.processes import ALONE, Team, meet
 def run(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE.toml", help="sinusoid, mnist, or a study file of yours."),
+        typer.Argument(metavar="NAME|FILE.toml", help=f"{', '.join(BUILT_IN)}, or a study file of yours."),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Run folder; by default the first free runs/NAME.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds (5), or which (0,3,7).")] = None,
@@ -37,7 +37,9 @@ def run(
         bool, typer.Option("--quick", help="Fewer seeds, tasks and methods: under half a minute.")
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="The slowest methods too.")] = False,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the original data files (MNIST).")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder of the original data files, where the study has any.")
+    ] = None,
     resume: Annotated[str | None, typer.Option(metavar="FOLDER", help="Go on with a stopped run.")] = None,
     processes: Annotated[int | None, typer.Option(help="Processes on this machine that share the seeds.")] = None,
     coordinator: Annotated[

@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from fewjoule.energy import knows_receiving
 from fewjoule.energy import link as named_link
 from fewjoule.energy.ledger import Phase
-from fewjoule.reporting.run_folder import MethodSummary, Summary
+from fewjoule.reporting.run_folder import MethodSummary, Spread, Summary
 
 SEE_CHOOSING = "compare other methods and starts, see docs/choosing-a-method.md"
 
@@ -106,6 +106,27 @@ def show_summary(folder: Path) -> None:
     computing = f"computation J, {'/'.join(sorted(kinds)) or 'none'}"
     header = ("method", judged, "tasks won", "uplink J, analytic", computing)
     table((*header, "server J, not in these") if served else header, rows)
+    show_personal(summary)
     for method in summary.methods.values():
         for remark in method.remarks:
             say(f"{method.label} is {remark}")
+
+
+def show_personal(summary: Summary) -> None:
+    """What the agents themselves get, on test samples of their own, best first; nothing where they keep none."""
+    if summary.alone is None:
+        return
+    at, metric, sign = summary.headline_steps, summary.metric, -1 if summary.better == "higher" else 1
+    rows: list[tuple[Any, ...]] = [("alone (own local model)", None, *_spread(summary.alone))]
+    for method in summary.methods.values():
+        if at in method.personal:
+            first, tuned = method.personal.get(0), method.personal[at]
+            rows.append((method.label, None if first is None else first.mean, *_spread(tuned)))
+    rows.sort(key=lambda row: (row[2] is None, sign * (row[2] or 0.0)))
+    say(f"{metric} on {len(summary.agents)} agents' own test samples, after {at} steps on their training samples:")
+    table(("method", "mean before", "mean", "median", "worst tenth", "better than alone"), rows)
+
+
+def _spread(spread: Spread) -> tuple[Any, ...]:
+    share = spread.better_than_alone
+    return spread.mean, spread.median, spread.worst_tenth, None if share is None else f"{share:.0%}"

@@ -22,7 +22,7 @@ from fewjoule.reporting.run_folder import PATHS
 from fewjoule.simulation.rules import has_diverged, weight_bytes
 from fewjoule.simulation.run import Trace
 from fewjoule.simulation.work import server_flops
-from fewjoule.studies.families import MnistFamily, SinusoidFamily
+from fewjoule.studies.families import FilesFamily
 from fewjoule.studies.outputs import charge_adaptation, write_results
 from fewjoule.studies.parts import Part
 from fewjoule.studies.run import judge
@@ -190,8 +190,8 @@ def _part(study: Study, results: list[Result]) -> Part:
         **{f"trace_{name}": rows for name, rows in trace.items()},
     }
     tasks, evaluation = None, study.evaluation
-    if isinstance(study.family, SinusoidFamily | MnistFamily):
-        tasks = study.family.build(list(study.seeds), evaluation)[1]
+    if study.family is not None and not isinstance(study.family, FilesFamily):
+        tasks = study.family.build(list(study.seeds), evaluation).tasks
     judged = judge(
         agreed.model, tasks, jnp.asarray(arrays["meta"]), evaluation, study.energy.metering(), agreed.method.tuning
     )

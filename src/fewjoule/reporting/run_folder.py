@@ -25,12 +25,10 @@ from fewjoule.reporting import display
 
 FORMAT: Literal[1] = 1
 STUDY, SUMMARY, ENERGY = "study.toml", "summary.json", "energy.csv"
-NAMES = ("method", "agent")
-COUNTS = ("task", "steps", "round")
+NAMES, COUNTS = ("method", "agent"), ("task", "steps", "round")
 LARGEST = 1e100
 """Of any number that is not infinite: far beyond float32, and sums of such numbers still fit."""
-LEAST_SEEDS = 3
-"""An interval from two seeds is 12.7 standard errors to either side and says nothing."""
+LEAST_SEEDS = 3  # an interval from two seeds is 12.7 standard errors to either side and says nothing
 
 Array = np.ndarray[Any, Any]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -70,6 +68,17 @@ class Quality(_Part):
     overflowed: int = Field(0, ge=0)  # fine-tunings whose loss is infinite, of all seeds and new tasks
 
 
+class Spread(_Part):
+    """Over the agents, on test samples of their own, as means over seeds; `low` and `high` bound `mean` over seeds."""
+
+    worst_tenth: Number | None
+    median: Number | None
+    mean: Number | None
+    low: Number | None = None
+    high: Number | None = None
+    better_than_alone: Number | None = None  # share of the agents; a tie counts half
+
+
 class MethodSummary(_Part):
     """One method's row of `summary.json`."""
 
@@ -80,6 +89,7 @@ class MethodSummary(_Part):
     ceiling: bool = False  # trained on the new tasks' own family: nobody can have it, so it wins nothing
     diverged: list[int] = []
     quality: dict[int, Quality]
+    personal: dict[int, Spread] = {}  # after each number of fine-tuning steps on an agent's own samples
     worth: dict[str, Number | None] = {}  # `training.worth.Worth`, medians over seeds; None is infinite
     remarks: list[str] = []  # what to know before the meta-model is used, one line each
     share_best: Number | None = None
@@ -129,6 +139,7 @@ class Summary(_Part):
     tasks: int
     data: str
     link: LinkFacts
+    alone: Spread | None = None  # what agents have by themselves, where they keep test samples
     methods: dict[str, MethodSummary]
 
     def numbers(self, method: str, steps: int) -> Quantiles | None:
@@ -205,6 +216,9 @@ class Table:
 
 EVALUATION = Table("evaluation.csv", ("method", "seed", "task", "steps", "loss", "accuracy"))
 TRACE = Table("trace.csv", ("method", "seed", "round", "loss", "spread", "step", "radius", "active", "present"))
+PERSONAL = Table(
+    "personal.csv", ("method", "seed", "agent", "steps", "loss", "accuracy", "alone_loss", "alone_accuracy")
+)
 PATHS = Table("paths.csv", ("method", "agent", "round", "pc1", "pc2"))
 
 

@@ -40,6 +40,11 @@ def listing(items: Iterable[object]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def few_names(items: Sequence[str], most: int = 8) -> str:
+    """All of them where they are few, else the first ones and how many more there are."""
+    return listing(items) if len(items) <= most else f"{', '.join(items[:most])} and {len(items) - most} more"
+
+
 def counted(number: int, one: str) -> str:
     """`1 seed`, `5 seeds`."""
     return f"{number} {one if number == 1 else one + 's'}"
@@ -69,7 +74,7 @@ def templates(*, autoescape: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (joules_text, percent_text, kinds_text, digits, listing, counted, no_break)
+    filters = (joules_text, percent_text, kinds_text, digits, listing, few_names, counted, no_break)
     environment.filters |= {function.__name__: function for function in filters}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     return environment

@@ -1,18 +1,19 @@
 """Where a study's agents and new tasks come from: sinusoids, MNIST digits, or a user's own files."""
 
 import itertools
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewjoule.tasks import mnist, sinusoid
-from fewjoule.tasks.samples import Agents, Tasks
+from fewjoule.tasks.samples import Agents, Samples, Tasks
 
 TASK_SEED = 1_000_003  # new tasks are the same for every seed and method of a study
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 Range = tuple[float, float]
 
 
@@ -20,6 +21,15 @@ class Table(BaseModel):
     """A table of a study file: frozen, and a key that it does not know is a mistake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class Built(NamedTuple):
+    """What a family gives a study. Agents without seeds are the same for every seed."""
+
+    agents: Agents
+    tasks: Tasks
+    data: str  # where they come from, for people
+    tests: Samples | None = None  # [agents, n, ...] held out of each agent's samples, where the family does it itself
 
 
 class SinusoidFamily(Table):
@@ -36,12 +46,12 @@ class SinusoidFamily(Table):
     new_amplitude: Range = (0.1, 10.0)
     new_phase: Range = (0.0, 0.0)
 
-    def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
+    def build(self, seeds: list[int], evaluation: "Evaluation") -> Built:
         agents = sinusoid.agents(**self.model_dump(exclude={"kind", "new_amplitude", "new_phase"}), seed=seeds)
         tasks = sinusoid.new_tasks(
             **evaluation.drawing(), amplitude=self.new_amplitude, phase=self.new_phase, x_range=self.x_range
         )
-        return agents, tasks, "sinusoids drawn from the seeds"
+        return Built(agents, tasks, "sinusoids drawn from the seeds")
 
     def true_agents(self, count: int, seeds: list[int]) -> Agents:
         """Agents that are new tasks: amplitudes and phases evenly from their ranges, in an order of chance."""
@@ -70,13 +80,13 @@ class MnistFamily(Table):
     source: Literal["embedded", "download"] = "embedded"
     folder: str | None = None
 
-    def build(self, seeds: list[int], evaluation: "Evaluation") -> tuple[Agents, Tasks, str]:
+    def build(self, seeds: list[int], evaluation: "Evaluation") -> Built:
         images = mnist.load(self.folder, download=self.source == "download")
         agents = mnist.agents(images, **self.model_dump(exclude={"kind", "ways", "source", "folder"}), seed=seeds)
         tasks = mnist.new_tasks(
             **evaluation.drawing(), images=images, ways=self.ways, only_own_digits=self.only_own_digits
         )
-        return agents, tasks, images.source
+        return Built(agents, tasks, images.source)
 
     def true_agents(self, count: int, seeds: list[int]) -> Agents:
         """Agents that are new tasks: different groups of `ways` digits, of images that no new task uses."""
@@ -105,13 +115,13 @@ class FilesFamily(Table):
     task: Literal["regression", "classification"] | None = None
     divide_by: Positive = 1.0
     standardise: bool = False
-    validation: Annotated[float, Field(ge=0, lt=1)] | None = None
+    validation: Share | None = None
     align: Literal["auto", "always", "never"] = "auto"
     layout: Literal["fewjoule", "pytorch", "flax"] | None = None
 
 
 class Evaluation(Table):
-    """How new tasks are adapted to and judged; `statistic` is the headline over tasks."""
+    """How new tasks, and agents themselves, are adapted to and judged; `statistic` is the headline over tasks."""
 
     tasks: Count = 500
     shots: Count = 40
@@ -121,6 +131,7 @@ class Evaluation(Table):
     learning_rate: Positive = 0.01
     optimiser: str = "sgd"
     statistic: Literal["median", "mean"] = "median"
+    own_test: Share = 0.0  # share of every agent's samples that is held out to judge what the agent gets itself
 
     def drawing(self) -> dict[str, Any]:
         """The arguments of `new_tasks`."""

@@ -1,6 +1,7 @@
 """The files of a run folder that scripts may rely on, made from a study's finished stages.
 
-    study.toml, evaluation.csv, energy.csv, trace.csv, paths.csv, summary.json, meta/<method>-<seed>.safetensors
+    study.toml, evaluation.csv, personal.csv, energy.csv, trace.csv, paths.csv, summary.json,
+    meta/<method>-<seed>.safetensors
 
 `docs/run-folder.md` describes every column. The report reads these files and nothing else.
 """
@@ -16,7 +17,7 @@ from fewjoule.energy.ledger import SERVER
 from fewjoule.files import write_atomically
 from fewjoule.models.model import Model
 from fewjoule.models.weights import write_model
-from fewjoule.reporting.run_folder import ENERGY, EVALUATION, PATHS, SUMMARY, TRACE, Summary
+from fewjoule.reporting.run_folder import ENERGY, EVALUATION, PATHS, PERSONAL, SUMMARY, TRACE, Summary
 from fewjoule.simulation.rules import uses_local
 from fewjoule.simulation.run import Trace
 from fewjoule.studies.parts import Part
@@ -41,7 +42,10 @@ def write_run_folder(folder: Path, prepared: Prepared, finished: Finished, ledge
     study, model = prepared.study, prepared.model
     rows = zip(finished.paths.facts["rows"], as_text(finished.paths.arrays["pc"]), strict=True)
     PATHS.write(folder, ((*label, *point) for label, point in rows))
-    summary = summarise(study, model, prepared.agents.names, prepared.data, finished.methods, ledger)
+    names, local = prepared.agents.names, finished.local
+    if prepared.tests is not None and local is not None:
+        PERSONAL.write(folder, _personal(study, names, local, finished.methods))
+    summary = summarise(study, model, names, prepared.data, finished.methods, ledger, local)
     cards = {
         entry.name: [model_card(prepared, entry, i, finished) for i in range(len(study.seeds))]
         for entry in study.methods
@@ -169,6 +173,16 @@ def _evaluation(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, 
             for task in range(len(loss)):
                 for k, steps in enumerate(study.evaluation.steps):
                     yield name, seed, task, steps, loss[task, k], accuracy[task, k]
+
+
+def _personal(study: Study, agents: Sequence[str], local: Part, finished: dict[str, Part]) -> Iterator[tuple[Any, ...]]:
+    alone = [as_text(local.arrays[name]) for name in ("alone_loss", "alone_accuracy")]
+    for name, part in finished.items():
+        own = [as_text(part.arrays[name]) for name in ("own_loss", "own_accuracy")]
+        for i, seed in enumerate(study.seeds):
+            for a, agent in enumerate(() if part.arrays["diverged"][i] else agents):
+                for k, steps in enumerate(study.evaluation.steps):
+                    yield name, seed, agent, steps, *(v[i, a, k] for v in own), *(v[i, a] for v in alone)
 
 
 def _trace(study: Study, finished: dict[str, Part]) -> Iterator[tuple[Any, ...]]:

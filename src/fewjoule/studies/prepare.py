@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -20,7 +21,8 @@ from fewjoule.studies.families import TASK_SEED, FilesFamily
 from fewjoule.studies.settings import ModelSettings, Study, make_study
 from fewjoule.tasks.files import AgentFiles, read_agents, read_tasks
 from fewjoule.tasks.format import DataFormat
-from fewjoule.tasks.samples import Agents, Tasks, for_seeds
+from fewjoule.tasks.held_out import hold_out
+from fewjoule.tasks.samples import Agents, Samples, Tasks, for_seeds
 
 CONTROLS = ("average", "local", "random")
 """Stand beside the method wherever new tasks judge it."""
@@ -46,6 +48,7 @@ class Prepared(NamedTuple):
     tasks: Tasks | None  # None where nothing is judged
     data: str
     own: OwnAgents | None = None
+    tests: Samples | None = None  # [seeds, agents, n, ...] that agents are judged on themselves
 
 
 def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
@@ -56,12 +59,24 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
     seeds, family = list(study.seeds), study.family
     if family is None or study.federation is not None:
         raise InputError("a study with [federation] runs between machines; start it with: fewjoule federation run.")
+    share = study.evaluation.own_test
     if not isinstance(family, FilesFamily):
-        return Prepared(study, study.build_model(), *family.build(seeds, study.evaluation))
+        built = family.build(seeds, study.evaluation)
+        agents, tests = built.agents, built.tests
+        if share and tests is None:
+            agents, tests = hold_out(agents, share, seeds)
+        elif agents.seeds is None:
+            agents = for_seeds(lambda seed: built.agents, seeds)
+            tests = tests and _for_seeds(tests, seeds)
+        return Prepared(study, study.build_model(), agents, built.tasks, built.data, None, tests)
     if own is None:
         needs = any(entry.build().needs_validation for entry in study.methods)
         alike = any(needs_one_architecture(entry.build()) for entry in study.methods)
         own = read_own(family, study.model, seed=seeds[0], needs_validation=needs, one_architecture=alike)
+    tests = None
+    if share:
+        less, held = hold_out(own.files.agents, share, seeds[0])
+        own, tests = own._replace(files=own.files._replace(agents=less)), _for_seeds(held, seeds)
     agents, tasks, evaluation = own.files.agents, None, study.evaluation
     data = f"{len(own.files.files)} agents of {family.folder}"
     if family.new_tasks is not None:
@@ -71,13 +86,19 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
     spec = study.model.spec or own.model.spec  # code keeps its path, so that a stopped run finds it again
     model = ModelSettings(spec=spec, init=study.model.init, loss=own.model.loss_name)
     study = study.model_copy(update={"model": model, "evaluation": evaluation})
-    return Prepared(study, own.model, for_seeds(lambda seed: agents, seeds), tasks, data, own)
+    return Prepared(study, own.model, for_seeds(lambda seed: agents, seeds), tasks, data, own, tests)
+
+
+def _for_seeds(samples: Samples, seeds: list[int]) -> Samples:
+    """The same samples for every seed, on a leading axis."""
+    repeated: Samples = jax.tree.map(lambda a: jnp.stack([a] * len(seeds)), samples)
+    return repeated
 
 
 def digest(prepared: Prepared) -> str:
     """What stands for the settings and all data of a run: another digest, other numbers."""
     own = () if prepared.own is None else tuple(prepared.own.vectors.values())
-    return digest_of(prepared.study.model_dump_json(), (prepared.agents.data, prepared.tasks, own))
+    return digest_of(prepared.study.model_dump_json(), (prepared.agents.data, prepared.tasks, own, prepared.tests))
 
 
 def digest_of(text: str, arrays: Any) -> str:

@@ -15,6 +15,7 @@ from fewjoule.models.code import is_code
 from fewjoule.models.model import OwnModel
 from fewjoule.simulation.work import training_flops
 from fewjoule.studies.parts import Part, Parts
+from fewjoule.studies.personal import judge_alone
 from fewjoule.studies.prepare import Prepared, digest_of
 from fewjoule.tasks.samples import Agents, few
 from fewjoule.training.align import align
@@ -75,7 +76,7 @@ def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
     for i in different:
         samples = jax.tree.map(lambda a, i=i: a[0, i], agents.data.train)
         losses[:, i] = own.nets[i].loss(given[i], samples)  # type: ignore[union-attr]
-    return Part({"models": models, "loss": losses}, facts)
+    return Part({"models": models, "loss": losses, **judge_alone(prepared, models)}, facts)
 
 
 def models_of(prepared: Prepared, local: Part | None) -> Any:

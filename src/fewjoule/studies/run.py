@@ -29,6 +29,7 @@ from fewjoule.simulation.work import adaptation_flops, method_flops, server_flop
 from fewjoule.studies.families import Evaluation
 from fewjoule.studies.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.studies.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
+from fewjoule.studies.personal import judge_agents, models_to_judge
 from fewjoule.studies.prepare import Prepared, digest, prepare
 from fewjoule.studies.pretrain import Progress, lines_on, models_of, pretrain
 from fewjoule.studies.settings import MethodEntry, Study
@@ -93,7 +94,7 @@ def _compute(prepared: Prepared, parts: Parts, progress: Progress, team: Team) -
     if team.count > 1:
         progress.line(f"processes: {team.count}, which share the seeds; this one has {len(own.study.seeds)}")
 
-    if not any(uses_local(entry.build()) for entry in study.methods):
+    if prepared.tests is None and not any(uses_local(entry.build()) for entry in study.methods):
         progress.line("no local models are needed: every method starts at random here")
     elif PRETRAINING not in done:
         progress.stage("local training", 1)
@@ -181,7 +182,8 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
         arrays |= {"path_rounds": rounds, "meta_path": run.meta_path, "agent_path": run.agent_path}
-    return Part({name: np.asarray(value) for name, value in arrays.items()} | judged.arrays, facts | judged.facts)
+    arrays |= judged.arrays | judge_agents(prepared, models_to_judge(run), tuning)
+    return Part({name: np.asarray(value) for name, value in arrays.items()}, facts | judged.facts)
 
 
 def _adapted(prepared: Prepared, metas: Any, tuning: Tuning = ALL_WEIGHTS, rates: Any = None) -> np.ndarray[Any, Any]:

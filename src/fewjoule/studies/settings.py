@@ -22,11 +22,13 @@ from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.reporting.run_folder import RunFolder
 from fewjoule.studies.families import Count, Evaluation, FilesFamily, MnistFamily, Positive, SinusoidFamily, Table
+from fewjoule.studies.natural import FashionFamily, HaptFamily, OmniglotFamily, WritersFamily
 from fewjoule.tasks.samples import Agents
 from fewjoule.training.descent import optimiser
 
-BUILT_IN = ("sinusoid", "mnist")
-FAMILIES: dict[str, type[Table]] = {"sinusoid": SinusoidFamily, "mnist": MnistFamily, "files": FilesFamily}
+Family = SinusoidFamily | MnistFamily | OmniglotFamily | WritersFamily | HaptFamily | FashionFamily | FilesFamily
+FAMILIES: dict[str, type[Table]] = {get_args(f.model_fields["kind"].annotation)[0]: f for f in get_args(Family)}
+BUILT_IN = tuple(kind for kind in FAMILIES if kind != "files")
 LONGEST_FILE_BYTES = 2**20
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -111,7 +113,7 @@ class Study(Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
     title: str = ""
     seeds: list[Seed] = Field(min_length=1)
-    family: SinusoidFamily | MnistFamily | FilesFamily | None = Field(default=None, discriminator="kind")
+    family: Family | None = Field(default=None, discriminator="kind")
     model: ModelSettings
     local: LocalSettings = LocalSettings()
     evaluation: Evaluation = Evaluation()
@@ -145,7 +147,7 @@ class Study(Table):
         if self.family is None and self.federation is None:
             raise InputError("family is missing; add it.")
         if isinstance(self.family, FilesFamily) and self.federation is not None:
-            raise InputError("family.kind must be 'sinusoid' or 'mnist' in a federation, got 'files'.")
+            raise InputError(f"family.kind must be one of {', '.join(BUILT_IN)} in a federation, got 'files'.")
         names = [entry.name for entry in self.methods]
         for name in names:
             if names.count(name) > 1:
@@ -168,7 +170,9 @@ class Study(Table):
             self.build_model()
         for entry in self.methods:
             if entry.ceiling and (not hasattr(self.family, "true_agents") or entry.build().start != "random"):
-                raise InputError(f"method {entry.name!r}: a ceiling needs a built-in family and start = 'random'.")
+                raise InputError(
+                    f"method {entry.name!r}: a ceiling needs the family sinusoid or mnist and start = 'random'."
+                )
             try:
                 entry.build()
             except (InputError, TypeError) as error:
@@ -184,7 +188,7 @@ def load_study(
     full: bool = False,
     data_dir: str | None = None,
 ) -> Study:
-    """A study by built-in name ("sinusoid", "mnist") or TOML file, checked whole; its `run` runs it.
+    """A study by built-in name (one of `BUILT_IN`) or TOML file, checked whole; its `run` runs it.
 
     `settings` change single ones, by names such as "evaluation.tasks" or "methods.meta_backward.rounds".
     """
@@ -205,7 +209,7 @@ def load_study(
         table["seeds"] = seeds
     if data_dir is not None:
         family = table.get("family")
-        if not isinstance(family, dict) or family.get("kind") != "mnist":
+        if not isinstance(family, dict) or family.get("kind") in ("sinusoid", "files"):
             raise InputError(f"--data-dir is for studies with data files, and {where} has none; leave it out.")
         family["folder"] = data_dir
     for key, value in (settings or {}).items():

@@ -12,7 +12,7 @@ import numpy as np
 
 from fewjoule.energy import Ledger, ShannonLink, link
 from fewjoule.models.model import Model
-from fewjoule.reporting.run_folder import FORMAT, LEAST_SEEDS, LinkFacts, MethodSummary, Summary
+from fewjoule.reporting.run_folder import FORMAT, LEAST_SEEDS, LinkFacts, MethodSummary, Spread, Summary
 from fewjoule.studies.parts import Part
 from fewjoule.studies.settings import Study
 from fewjoule.training.worth import Worth
@@ -22,9 +22,13 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 
 
 def summarise(
-    study: Study, model: Model, agents: Sequence[str], data: str, finished: dict[str, Part], ledger: Ledger
-) -> Summary:
-    """Everything of summary.json. Energies are per seed, quality is over all new tasks and the seeds that went well."""
+    study: Study, model: Model, agents: Sequence[str], data: str, finished: dict[str, Part], ledger: Ledger,
+    local: Part | None = None,
+) -> Summary:  # fmt: skip
+    """Everything of summary.json. Energies are per seed, quality is over all new tasks and the seeds that went well.
+
+    `local` is what the agents have alone, where they keep test samples of their own.
+    """
     metric: Literal["accuracy", "loss"] = "accuracy" if model.loss_name == "cross_entropy" else "loss"
     at = study.evaluation.steps.index(study.evaluation.headline)
     ceilings = {e.name: 0.0 for e in study.methods if e.ceiling}  # nobody can have them, so they win nothing
@@ -44,6 +48,7 @@ def summarise(
             ceiling=bool(entry.ceiling),
             diverged=[s for s, ok in zip(study.seeds, good, strict=True) if not ok],
             quality=_quality(study, part, good, metric),
+            **_personal(study, part, local, good, metric),
             **_worth(study, part, good),
             share_best=shares[entry.name],
             **in_paper,
@@ -67,8 +72,35 @@ def summarise(
         tasks=next(iter(finished.values())).arrays["loss"].shape[1],
         data=data,
         link=_link(study.energy.link),
+        **_alone(local, metric),
         methods=methods,
     )
+
+
+def _alone(local: Part | None, metric: str) -> dict[str, Any]:
+    values = None if local is None else local.arrays.get(f"alone_{metric}")
+    return {} if values is None else {"alone": spread_of(values, metric)}
+
+
+def _personal(study: Study, part: Part, local: Part | None, good: Array, metric: str) -> dict[str, Any]:
+    """What the agents get after each number of steps; nothing where they keep no test samples or all seeds diverged."""
+    values = part.arrays.get(f"own_{metric}")
+    if values is None or local is None or not good.any():
+        return {}
+    alone, steps = local.arrays[f"alone_{metric}"][good], study.evaluation.steps
+    return {"personal": {s: spread_of(values[good][..., k], metric, alone) for k, s in enumerate(steps)}}
+
+
+def spread_of(values: Array, metric: str, alone: Array | None = None) -> Spread:
+    """Worst tenth (the mean over those agents, at least one), median and mean of values [seeds, agents]."""
+    values, sign = values.astype(np.float64), 1 if metric == "accuracy" else -1
+    worst = np.sort(sign * values, axis=1)[:, : max(1, round(values.shape[1] / 10))]
+    numbers = {"worst_tenth": sign * worst.mean(), "median": np.median(values, 1).mean(), "mean": values.mean()}
+    low, high = interval(values.mean(1), ratio=metric == "loss")
+    beside: dict[str, Any] = {}
+    if alone is not None:
+        beside["better_than_alone"] = float(np.mean((sign * values > sign * alone) + 0.5 * (values == alone)))
+    return Spread(**{name: _finite(float(value)) for name, value in numbers.items()}, low=low, high=high, **beside)
 
 
 def _worth(study: Study, part: Part, good: Array) -> dict[str, Any]:

@@ -5,99 +5,45 @@ they leave as agents and tasks with pixels in 0..1, flat [784]. Agents draw from
 images of a digit, new tasks their support from the second half and their query from the test set: no image is shared.
 """
 
-import gzip
-import hashlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fewjoule.errors import InputError
+from fewjoule.tasks.originals import Bytes, Images, Originals, as_pixels, read_images
 from fewjoule.tasks.samples import Agents, Pair, Tasks, draw_agents, generator_of_tasks, make_tasks
 
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
 FILES = {
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
-LARGEST_FILE_BYTES = 32 * 2**20
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-class Mnist(NamedTuple):
-    """Images [n, 784] and labels [n] as bytes, and where they came from."""
-
-    train_x: Bytes
-    train_y: Bytes
-    test_x: Bytes
-    test_y: Bytes
-    source: str
+ORIGINALS = Originals(
+    "mnist",
+    FILES,
+    ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    f"the folder must hold {', '.join(FILES)}: give it with "
+    "load(folder) (--data-dir), or use the subset in the package (source 'embedded').",
+)
 
 
-def load(folder: str | Path | None = None, *, download: bool = False) -> Mnist:
+def load(folder: str | Path | None = None, *, download: bool = False) -> Images:
     """MNIST from a folder of the four original files, from the mirrors, or (by default) the subset in the package."""
-    if folder is not None:
-        return read_folder(Path(folder))
-    if download:
-        return read_folder(_download())
+    if folder is not None or download:
+        return read_images(ORIGINALS, folder, "the whole of MNIST, from its four original files (SHA-256 checked)")
     with resources.files("fewjoule.tasks.data").joinpath("mnist-subset.npz").open("rb") as file:
         part = np.load(file, allow_pickle=False)
-        images = Mnist(part["train_x"], part["train_y"], part["test_x"], part["test_y"], "")
+        images = Images(part["train_x"], part["train_y"], part["test_x"], part["test_y"], "")
     count = len(images.train_y)
     return images._replace(source=f"the MNIST subset in the package ({count} training images, whole test set)")
 
 
-def read_folder(folder: Path) -> Mnist:
-    """The whole of MNIST from the four original files, each checked against its SHA-256 sum."""
-    train_x, train_y, test_x, test_y = (_read(folder / name, digest) for name, digest in FILES.items())
-    source = "the whole of MNIST, from its four original files (SHA-256 checked)"
-    return Mnist(train_x, train_y, test_x, test_y, source)
-
-
-def _read(path: Path, digest: str) -> Bytes:
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; the folder must hold {', '.join(FILES)}.")
-    if path.stat().st_size > LARGEST_FILE_BYTES:
-        raise InputError(f"{path} has {path.stat().st_size} bytes, far more than the original; download it again.")
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise InputError(f"{path} is not the original file: its SHA-256 sum differs; download it again.")
-    raw = np.frombuffer(gzip.decompress(content), np.uint8)
-    return raw[16:].reshape(-1, 784) if "images" in path.name else raw[8:]
-
-
-def _download() -> Path:
-    import pooch
-
-    from fewjoule.files import cache_dir
-
-    folder = cache_dir() / "mnist"
-    for name, digest in FILES.items():
-        failures = []
-        for mirror in MIRRORS:
-            try:
-                pooch.retrieve(mirror + name, known_hash=f"sha256:{digest}", fname=name, path=folder)
-                break
-            except (OSError, ValueError) as error:
-                failures.append(f"{mirror}: {type(error).__name__}")
-        else:
-            raise InputError(
-                f"{name} could not be downloaded ({'; '.join(failures)}); give the four files with "
-                "load(folder) (--data-dir), or use the subset in the package (source 'embedded')."
-            )
-    return folder
-
-
 def agents(
-    images: Mnist | None = None,
+    images: Images | None = None,
     digits: Sequence[Sequence[int]] = ((0, 1, 2), (7, 8, 9)),
     *,
     samples: int = 400,
@@ -129,7 +75,7 @@ def agents(
 
 def new_tasks(
     count: int,
-    images: Mnist | None = None,
+    images: Images | None = None,
     *,
     ways: int = 5,
     shots: int = 10,
@@ -159,13 +105,13 @@ def new_tasks(
     return make_tasks(support, query, allowed=allowed, classes=10)
 
 
-def _halves(images: Mnist, digit: int) -> tuple[Any, Any]:
+def _halves(images: Images, digit: int) -> tuple[Any, Any]:
     rows = np.flatnonzero(images.train_y == digit)
     return rows[: len(rows) // 2], rows[len(rows) // 2 :]
 
 
 def _as_samples(x: Bytes, y: Bytes, rows: Any) -> Pair:
-    return x[rows].astype(np.float32) / 255, y[rows].astype(np.int32)
+    return as_pixels(x[rows]), y[rows].astype(np.int32)
 
 
 def _check_digits(group: Sequence[int]) -> None:

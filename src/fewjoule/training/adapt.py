@@ -22,6 +22,7 @@ from fewjoule.models.model import Model, check_samples
 from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
+from fewjoule.training.mesh import over_devices
 from fewjoule.training.program import Program
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
@@ -122,6 +123,46 @@ def adapt(
     `tuning` says which weights descend: that of a run is `run.method.tuning`. `rates`, shaped as `meta`, are learning
     rates of every weight, in place of `learning_rate` and `optimiser`: those of a run are `run.rates`.
     """
+    wanted = _checked(model, meta, tasks, steps, learning_rate, optimiser)
+    meta = jnp.asarray(meta, jnp.float32)
+    flat = meta.reshape(-1, model.size)
+    if rates is not None and np.shape(rates) != meta.shape:
+        raise InputError(f"rates must be shaped as meta, {list(meta.shape)}, got {list(np.shape(rates))}.")
+    own_rates = None if rates is None else jnp.asarray(rates, jnp.float32).reshape(flat.shape)
+    static = (model, wanted, learning_rate, optimiser, keep_models, tuning)
+    loss, accuracy, models = _adapt(*static, flat, tasks, own_rates)
+    shape = (*meta.shape[:-1], *loss.shape[1:])
+    losses, accuracies = _usable(loss, accuracy, jnp.isfinite(flat).all(-1)[:, None, None])
+    adapted = models.reshape(*shape[:-1], model.size) if keep_models else None
+    return Adaptation(wanted, losses.reshape(shape), accuracies.reshape(shape), adapted)
+
+
+def adapt_each(
+    model: Model,
+    starts: Array,
+    tasks: Tasks,
+    *,
+    steps: Sequence[int] = (0, 1, 5, 10, 50),
+    learning_rate: float = 0.01,
+    optimiser: str = "sgd",
+    tuning: Tuning = ALL_WEIGHTS,
+) -> Adaptation:
+    """Fine-tune every task's own model `starts` [tasks, d] to that task, as `adapt` does; one task after the other.
+
+    Tasks may have thousands of samples each, as agents have.
+    """
+    wanted = _checked(model, starts, tasks, steps, learning_rate, optimiser)
+    starts = jnp.asarray(starts, jnp.float32)
+    if starts.shape[:-1] != tasks.support.mask.shape[:1]:
+        raise InputError(f"starts must be one model per task: {len(tasks.support.mask)}, got {len(starts)}.")
+    loss, accuracy = _adapt_each(model, wanted, learning_rate, optimiser, tuning, starts, tasks)
+    return Adaptation(wanted, *_usable(loss, accuracy, jnp.isfinite(starts).all(-1)[:, None]))
+
+
+def _checked(
+    model: Model, meta: Any, tasks: Tasks, steps: Sequence[int], learning_rate: float, optimiser: str
+) -> tuple[int, ...]:
+    """The numbers of steps, once everything fits."""
     if np.shape(meta)[-1:] != (model.size,):
         raise InputError(f"meta must be vectors of {model.size} weights, got shape {list(np.shape(meta))}.")
     if not len(steps) or not all(is_whole(s) and s >= 0 for s in steps):
@@ -133,22 +174,14 @@ def adapt(
     make_optimiser(optimiser, learning_rate)
     for name, samples in (("tasks' support", tasks.support), ("tasks' query", tasks.query)):
         check_samples(model, samples, name)
-    meta = jnp.asarray(meta, jnp.float32)
-    if rates is not None and np.shape(rates) != meta.shape:
-        raise InputError(f"rates must be shaped as meta, {list(meta.shape)}, got {list(np.shape(rates))}.")
-    flat = meta.reshape(-1, model.size)
-    own_rates = None if rates is None else jnp.asarray(rates, jnp.float32).reshape(flat.shape)
-    static = (model, wanted, learning_rate, optimiser, keep_models, tuning)
-    loss, accuracy, models = _adapt(*static, flat, tasks, own_rates)
-    shape = (*meta.shape[:-1], *loss.shape[1:])
-    usable = np.asarray(jnp.isfinite(flat).all(-1))[:, None, None]
+    return wanted
+
+
+def _usable(loss: Array, accuracy: Array, finite: Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Infinite losses where fine-tuning overflowed, NaN where the model was not `finite` to begin with."""
+    usable = np.asarray(finite)
     losses = np.where(usable, np.nan_to_num(np.asarray(loss), nan=np.inf, posinf=np.inf), np.nan)
-    return Adaptation(
-        wanted,
-        losses.reshape(shape),
-        np.where(usable, np.asarray(accuracy), np.nan).reshape(shape),
-        models.reshape(*shape[:-1], model.size) if keep_models else None,
-    )
+    return losses, np.where(usable, np.asarray(accuracy), np.nan)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
@@ -165,34 +198,55 @@ def _adapt(
 ) -> tuple[Array, Array, Any]:
     def one_task(meta: Array, rates: Array | None, support: Samples, query: Samples) -> tuple[Array, Array, Any]:
         by = rated(make_optimiser(name, learning_rate), rates)
-        begin, loss, whole = tuning.problem(model, meta, support)
-
-        def judge(vector: Array) -> tuple[Array, Array]:
-            return model.loss(whole(vector), query), model.accuracy(whole(vector), query)
-
-        def go_on(carry: tuple[Array, Any], steps: int) -> tuple[tuple[Array, Any], tuple[Array, Array]]:
-            if steps and not tuning.prototypes:
-                reached = descend(loss, carry[0], support, by=by, steps=steps, memory=carry[1])
-                carry = (reached.vector, reached.memory)
-            return carry, judge(carry[0])
-
-        carry, first = go_on((begin, by.init(begin)), wanted[0])
-        gaps = np.diff(wanted)
-        if len(gaps) > 10 and (gaps == gaps[0]).all():  # one loop, not a program as long as the list
-            carry, rest = jax.lax.scan(lambda c, _: go_on(c, int(gaps[0])), carry, None, length=len(gaps))
-            judged = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, rest)
-        else:
-            each = [first]
-            for gap in gaps:
-                carry, now = go_on(carry, int(gap))
-                each.append(now)
-            judged = jax.tree.map(lambda *values: jnp.stack(values), *each)
-        return *judged, whole(carry[0]) if keep_models else ()
+        loss, accuracy, vector = _judged(model, wanted, by, tuning, meta, support, query)
+        return loss, accuracy, vector if keep_models else ()
 
     def one_meta(both: tuple[Array, Array | None]) -> tuple[Array, Array, Any]:
         return jax.vmap(one_task, (None, None, 0, 0))(*both, tasks.support, tasks.query)
 
     return jax.lax.map(one_meta, (metas, rates))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _adapt_each(
+    model: Model, wanted: tuple[int, ...], learning_rate: float, name: str, tuning: Tuning, starts: Array, tasks: Tasks
+) -> tuple[Array, Array]:
+    by = make_optimiser(name, learning_rate)
+
+    def some(starts: Array, tasks: Tasks) -> tuple[Array, Array]:
+        return jax.lax.map(lambda one: _judged(model, wanted, by, tuning, one[0], *one[1])[:2], (starts, tasks))
+
+    judged: tuple[Array, Array] = over_devices(some, len(starts), (True, True))(starts, tasks)
+    return judged
+
+
+def _judged(
+    model: Model, wanted: tuple[int, ...], by: Any, tuning: Tuning, start: Array, support: Samples, query: Samples
+) -> tuple[Array, Array, Array]:
+    """Loss and accuracy on the query after each number of steps on the support, and the model after the last."""
+    begin, loss, whole = tuning.problem(model, start, support)
+
+    def judge(vector: Array) -> tuple[Array, Array]:
+        return model.loss(whole(vector), query), model.accuracy(whole(vector), query)
+
+    def go_on(carry: tuple[Array, Any], steps: int) -> tuple[tuple[Array, Any], tuple[Array, Array]]:
+        if steps and not tuning.prototypes:
+            reached = descend(loss, carry[0], support, by=by, steps=steps, memory=carry[1])
+            carry = (reached.vector, reached.memory)
+        return carry, judge(carry[0])
+
+    carry, first = go_on((begin, by.init(begin)), wanted[0])
+    gaps = np.diff(wanted)
+    if len(gaps) > 10 and (gaps == gaps[0]).all():  # one loop, not a program as long as the list
+        carry, rest = jax.lax.scan(lambda c, _: go_on(c, int(gaps[0])), carry, None, length=len(gaps))
+        judged = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, rest)
+    else:
+        each = [first]
+        for gap in gaps:
+            carry, now = go_on(carry, int(gap))
+            each.append(now)
+        judged = jax.tree.map(lambda *values: jnp.stack(values), *each)
+    return *judged, whole(carry[0])
 
 
 class FineTuning:
