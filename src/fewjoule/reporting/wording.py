@@ -69,7 +69,7 @@ def templates(*, autoescape: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (joules_text, percent_text, kinds_text, digits, listing, counted, no_break)
+    filters = (joules_text, seconds_text, percent_text, kinds_text, digits, listing, counted, no_break)
     environment.filters |= {function.__name__: function for function in filters}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     return environment
