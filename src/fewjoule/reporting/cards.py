@@ -8,7 +8,7 @@ A method takes part if somebody could have it (no ceiling) and it did not diverg
 - **Cheapest sensible**: of the sensible methods the one with the fewest joules.
 - **Best value**: of the sensible methods that cost anything the one with the lowest error x joules^log10(2): ten times
   the joules must at least halve the error.
-- **Best quality**: of all that tie with the lowest error, the cheapest.
+- **Best quality**: the lowest error.
 
 A budget leaves out what costs more. Of methods that are equal in all this the first by name is taken.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from fewjoule.energy.show import digits
 from fewjoule.reporting.facts import Facts, error_of
 from fewjoule.reporting.run_folder import Summary
-from fewjoule.reporting.wording import joules_text, listing
+from fewjoule.reporting.wording import joules_text, listing, times_text
 
 TITLES = {"cheapest": "Cheapest sensible", "value": "Best value", "quality": "Best quality"}
 HALVES = math.log10(2)
@@ -34,6 +34,7 @@ class Contender(NamedTuple):
 
     name: str
     label: str
+    short: str
     error: float
     low: float | None
     high: float | None
@@ -58,7 +59,7 @@ def contenders(facts: Sequence[Facts], summary: Summary) -> list[Contender]:
             low, high = sorted(error_of(summary, end) for end in ends if end is not None) or (None, None)
             is_random = f.summary.method == "random"
             spent = (f.joules(), f.joules(["server"]))
-            found.append(Contender(f.name, f.label, f.error, low, high, *spent, is_random))
+            found.append(Contender(f.name, f.label, f.short, f.error, low, high, *spent, is_random))
     return found
 
 
@@ -72,11 +73,10 @@ def answers(methods: Sequence[Contender], budget: float = math.inf) -> dict[str,
     value = min(paid, key=lambda m: (worth(m), m.joules, m.name), default=None)
     lowest = min(fitting, key=lambda m: (m.error, m.joules, m.name), default=None)
     equals = [m for m in fitting if lowest is not None and (m is lowest or tie(m, lowest))]
-    best = min(equals, key=lambda m: (m.joules, m.error, m.name), default=None)
     return {
         "cheapest": Answer(cheapest, _as_cheap(cheapest, fits)),
         "value": Answer(value, _as_cheap(value, fits)),
-        "quality": Answer(best, [m for m in equals if m is not best]),
+        "quality": Answer(lowest, [m for m in equals if m is not lowest]),
     }
 
 
@@ -131,11 +131,12 @@ def note_words(summary: Summary, answer: Answer) -> str:
 
 
 def tie_words(ties: Sequence[Contender]) -> str:
-    """`a tie with A`, `a tie with A and 3 others`, or nothing."""
+    """`a tie with A (29.1 J)`, `a tie with A (0 J) and 3 others`: the cheapest is named; or nothing."""
     if not ties:
         return ""
-    names = [ties[0].label] if len(ties) > 2 else [m.label for m in ties]
-    return "a tie with " + listing([*names, f"{len(ties) - 1} others"] if len(ties) > 2 else names)
+    cheapest = min(ties, key=lambda m: (m.joules, m.error, m.name))
+    others = [f"{len(ties) - 1} {'other' if len(ties) == 2 else 'others'}"] if len(ties) > 1 else []
+    return "a tie with " + listing([f"{cheapest.short} ({joules_text(cheapest.joules)})", *others])
 
 
 def sentence(
@@ -155,7 +156,7 @@ def sentence(
     other = next((m for m in methods if m.name == reference and m.name != value.name), None)
     if other is None:
         return said
-    times = f", {digits(other.joules / value.joules)} times the energy" if value.joules and other.joules else ""
+    times = f", {times_text(other.joules / value.joules)} times the energy" if value.joules and other.joules else ""
     gives = f"{quality_words(summary, other.error)} for {joules_text(other.joules)}"
     return f"{said} {other.label} gives {gives}{times}."
 

@@ -206,7 +206,7 @@ def _lines(
 def _line(f: Facts, facts: list[Facts], points: Points) -> Line:
     family = [other.name for other in facts if other.family == f.family]
     dash = DASHES[family.index(f.name) % len(DASHES)]
-    return Line(f.label.split(" (")[0], variable(FAMILIES[f.family].colour), dash, points)
+    return Line(f.short, variable(FAMILIES[f.family].colour), dash, points)
 
 
 def _log(summary: Summary) -> bool:
@@ -223,8 +223,8 @@ def _names_width(width: int) -> int:
 
 def _name(f: Facts, left: float, middle: float, width: int) -> str:
     most = 18 if width < 500 else 27
-    words = f.label.split(" (")[0]
-    return text(left, middle + 4, words if len(words) <= most else words[: most - 1] + "…", text_anchor="end")
+    words = f.short if len(f.short) <= most else f.short[: most - 1] + "…"
+    return text(left, middle + 4, words, text_anchor="end")
 
 
 def _trace(folder: RunFolder, name: str, column: str) -> Points:

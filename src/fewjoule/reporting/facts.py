@@ -25,6 +25,7 @@ class Facts:
 
     name: str
     label: str
+    short: str  # without what stands in brackets, where that still says which method it is
     family: str
     summary: MethodSummary
     quality: float | None
@@ -68,6 +69,7 @@ def digest(folder: RunFolder) -> list[Facts]:
     spent: dict[str, list[Spent]] = defaultdict(list)
     for amount in folder.ledger.spent(seeds=len(summary.seeds)):
         spent[amount.method].append(amount._replace(sources=tuple(sorted(amount.sources))))
+    shorts = Counter(_short(method.label) for method in summary.methods.values())
     facts = []
     for name, method in summary.methods.items():
         quality, numbers = summary.score(name, summary.headline_steps), summary.numbers(name, summary.headline_steps)
@@ -75,7 +77,8 @@ def digest(folder: RunFolder) -> list[Facts]:
         facts.append(
             Facts(
                 name=name,
-                label=drawable(f"{method.label} ({name})" if labels[method.label] > 1 else method.label),
+                label=(label := drawable(f"{method.label} ({name})" if labels[method.label] > 1 else method.label)),
+                short=_short(label) if shorts[_short(method.label)] == 1 else label,
                 family=family_of(method.method),
                 summary=method,
                 quality=quality,
@@ -87,6 +90,10 @@ def digest(folder: RunFolder) -> list[Facts]:
         )
     sign = 1 if summary.better == "lower" else -1
     return sorted(facts, key=lambda f: math.inf if f.quality is None else sign * f.quality)
+
+
+def _short(label: str) -> str:
+    return label.split(" (")[0] or label
 
 
 def seconds_kind(spent: Spent) -> str:

@@ -2,7 +2,8 @@
 
 Tensors, with t tasks, k samples to adapt on, q queries and s numbers of fine-tuning steps:
 
-    support_x [t, k, ...], support_y [t, k, ...]    what the device adapts on; padding is NaN, or the class -1
+    support_x [t, k, ...], support_y [t, k, ...]    what a device adapts on, where an input is one number (else k = 0);
+                                                    the target of padding is NaN, or the class -1
     query_x [t, q, ...], query_y [t, q, ...]        what it is asked afterwards, and the truth
     said/METHOD [s, t, q, ...]                      outputs (regression) or classes (classification)
 

@@ -63,7 +63,7 @@ def scatter(summary: Summary, facts: list[Facts], layout: str, alt_text: str) ->
             moving.append(element("line", x1=x, x2=x, y1=low, y2=high, **bar))
     for f in shown:
         moving.append(_marker(f, *places[f.name]))
-    labels = [(*places[f.name], _label(f, layout)) for f in shown]
+    labels = [(*places[f.name], _label(f, facts, layout)) for f in shown]
     for f, (x, height_, words), place in zip(shown, labels, placed(labels, width - 2, TOP - 8, bottom), strict=True):
         bold = "bold" if f.name in best else None
         moving.append(label_of(x, height_, place, words, font_weight=bold, data_label=f.name))
@@ -80,7 +80,7 @@ def of_page(summary: Summary, facts: list[Facts]) -> dict[str, Any]:
                 "width": width,
                 "height": height,
                 "at": heights(summary, facts, name),
-                "labels": {f.name: _label(f, name) for f in finished(facts)},
+                "labels": {f.name: _label(f, facts, name) for f in finished(facts)},
             }
             for name, (width, height) in LAYOUTS.items()
         },
@@ -134,7 +134,10 @@ def _colour(f: Facts) -> str:
     return variable(FAMILIES[f.family].colour)
 
 
-def _label(f: Facts, layout: str) -> str:
-    most = LABEL[layout]
-    words = f.label.split(" (")[0] if len(f.label) > most else f.label
-    return words if len(words) <= most else words[: most - 1] + "…"
+def _label(f: Facts, facts: list[Facts], layout: str) -> str:
+    """A narrow picture has room for the frontier and the best of each family only."""
+    if layout == "narrow":
+        best = next((other for other in finished(facts) if other.contends and other.family == f.family), f)
+        if f is not best and f.contends and f.summary.method != "random" and f.name not in on_frontier(facts):
+            return ""
+    return f.short if len(f.short) <= LABEL[layout] else f.short[: LABEL[layout] - 1] + "…"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fewjoule.energy.show import PREFIXES
 from fewjoule.reporting.colours import variable
 
-CHARACTER = 6.6
+CHARACTER = 6.9
 """Width of a character of 11 pixels, about."""
 LINE = 13
 SHAPES = {
@@ -92,10 +92,10 @@ def scale_of(values: Iterable[float], start: float, end: float, *, log: bool = T
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten; 2 and 5 times them below two and a half decades; fewer where there are many."""
+    """Powers of ten; 2 and 5 times them below two and a half decades, all below one; fewer where there are many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     decades = math.log10(high / low)
-    leads = (1, 2, 5) if decades < 2.5 else (1,)
+    leads = range(1, 10) if decades < 0.9 else (1, 2, 5) if decades < 2.5 else (1,)
     every = max(1, math.ceil(decades / 7))
     found = [lead * 10.0**power for power in range(first, last + 1, every) for lead in leads]
     return [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
@@ -148,15 +148,18 @@ def room_of(label: str) -> float:
     return CHARACTER * len(label)
 
 
-def placed(points: Sequence[tuple[float, float, str]], right: float, top: float, bottom: float) -> list[Place]:
+def placed(points: Sequence[tuple[float, float, str]], right: float, top: float, bottom: float) -> list[Place | None]:
     """Places for the labels of points (x, y, label), from the top down, each as near to its point as others let it.
 
-    A label stands right of its point, or left where it would leave the picture; markers are in nobody's way.
+    A label stands right of its point, or left where it would leave the picture, on no other label and no marker. An
+    empty label, or one for which there is no room, has no place.
     """
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y, _ in points]
-    found: dict[int, Place] = {}
+    found: dict[int, Place | None] = dict.fromkeys(range(len(points)))
     for i in sorted(range(len(points)), key=lambda i: (points[i][1], points[i][0], points[i][2])):
         x, y, label = points[i]
+        if not label:
+            continue
         wide = room_of(label)
         left = x + 10 + wide > right
         near = x - 10 if left else x + 10
@@ -166,16 +169,16 @@ def placed(points: Sequence[tuple[float, float, str]], right: float, top: float,
             box = (ends[0], at - LINE / 2, ends[1], at + LINE / 2)
             free = all(box[2] <= b[0] or b[2] <= box[0] or box[3] <= b[1] or b[3] <= box[1] for b in taken)
             if top <= at - LINE / 2 and at + LINE / 2 <= bottom and free:
+                taken.append(box)
+                found[i] = Place(near, at, left)
                 break
-        else:
-            at, box = y, (ends[0], y - LINE / 2, ends[1], y + LINE / 2)
-        taken.append(box)
-        found[i] = Place(near, at, left)
     return [found[i] for i in range(len(points))]
 
 
-def label_of(x: float, y: float, place: Place, words: str, **attributes: Any) -> str:
-    """A label with a line to its point where it had to move away."""
+def label_of(x: float, y: float, place: Place | None, words: str, **attributes: Any) -> str:
+    """A label with a line to its point where it had to move away; nothing where it has no place."""
+    if place is None:
+        return ""
     anchor = "end" if place.left else "start"
     halo: dict[str, Any] = {
         "paint_order": "stroke",

@@ -29,6 +29,11 @@ def percent_text(share: float) -> str:
     return f"{100 * share:.1f} %" if share not in (0, 1) else f"{100 * share:.0f} %"
 
 
+def times_text(ratio: float) -> str:
+    """Two significant digits: `0.53`, `8.5`, `14,000`."""
+    return f"{ratio:.2g}" if ratio < 10 else f"{float(f'{ratio:.2g}'):,.0f}"
+
+
 def kinds_text(kinds: Sequence[str]) -> str:
     """`analytic`, or `modelled + analytic` where amounts of different kinds were added up."""
     return " + ".join(kinds) if kinds else "nothing spent"

@@ -1,5 +1,6 @@
 """What a study's meta-models say on its first few new tasks, before and after fine-tuning, for people to look at."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from fewjoule.training.adapt import adapt
 TASKS = 8
 QUERIES = {"regression": 60, "classification": 12}
 SAMPLES = 60
-"""Of a task's samples to adapt on, at most this many are kept: they are shown, not learned from again."""
+"""Of a task's samples to adapt on, this many are kept, and only where an input is one number: they are drawn."""
 
 
 def predict_new_tasks(
@@ -44,7 +45,8 @@ def predict_new_tasks(
             models = jnp.repeat(stack[:, None], len(few.query.mask), 1)
         for name, each in zip(kept, np.asarray(_said(model, models, queries)) if kept else (), strict=True):
             said[name].append(each.astype(np.int32 if classifies else np.float32))
-    support_x, support_y = _real(few.support, classifies)
+    drawn = SAMPLES if math.prod(few.support.x.shape[2:]) == 1 else 0
+    support_x, support_y = _real(jax.tree.map(lambda a: a[:, :drawn], few.support._replace(allowed=None)), classifies)
     query_x, query_y = _real(queries, classifies)
     found = {name: np.stack(each) for name, each in said.items()}
     return Predictions(steps, seed, support_x, support_y, query_x, query_y, found)
@@ -64,8 +66,7 @@ def _said(model: Model, models: Any, queries: Samples) -> Any:
 
 def _real(samples: Samples, classifies: bool) -> tuple[Array, Array]:
     """Inputs (half precision is enough to look at) and targets, without what is padding."""
-    x, mask = np.asarray(samples.x)[:, :SAMPLES], np.asarray(samples.mask)[:, :SAMPLES] > 0
-    y = np.asarray(samples.y)[:, :SAMPLES]
+    x, y, mask = np.asarray(samples.x), np.asarray(samples.y), np.asarray(samples.mask) > 0
     shaped = mask.reshape(*mask.shape, *(1,) * (y.ndim - 2))
     targets = np.where(shaped, y, -1).astype(np.int32) if classifies else np.where(shaped, y, np.nan).astype(np.float32)
     return np.clip(x, -6e4, 6e4).astype(np.float16), targets

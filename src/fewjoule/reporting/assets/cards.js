@@ -30,12 +30,10 @@ function answers(methods, budget) {
   const cheapest = least(fits, byJoules, byError, byName);
   const value = least(fits.filter((m) => m.joules > 0), worth, byJoules, byName);
   const lowest = least(fitting, byError, byJoules, byName);
-  const equals = fitting.filter((m) => m === lowest || tie(m, lowest));
-  const best = least(equals, byJoules, byError, byName);
   return {
     cheapest: { chosen: cheapest, ties: asCheap(cheapest) },
     value: { chosen: value, ties: asCheap(value) },
-    quality: { chosen: best, ties: equals.filter((m) => m !== best) },
+    quality: { chosen: lowest, ties: fitting.filter((m) => m !== lowest && tie(m, lowest)) },
   };
 }
 function frontier(methods) {
@@ -55,8 +53,9 @@ function noteWords({ chosen, ties }) {
   const ends = page.metric === "loss" ? [chosen.low, chosen.high] : [chosen.high, chosen.low];
   const interval = chosen.low === null ? "too few seeds for an interval" : `95 % interval ${ends.map(qualityNumber).join(" to ")}`;
   const said = [interval];
-  const names = ties.map((m) => m.label);
-  if (names.length) said.push(`a tie with ${listing(names.length > 2 ? [names[0], `${names.length - 1} others`] : names)}`);
+  const cheapest = least(ties, byJoules, byError, byName);
+  const others = ties.length > 1 ? [`${ties.length - 1} ${ties.length === 2 ? "other" : "others"}`] : [];
+  if (cheapest) said.push(`a tie with ${listing([`${cheapest.short} (${si(cheapest.joules, "J")})`, ...others])}`);
   if (chosen.server) said.push(`${si(chosen.server, "J")} more at the server`);
   return said.join("; ");
 }
@@ -76,6 +75,6 @@ function sentence(where, methods, budget) {
   const said = `${start} ${value.label} gives ${qualityWords(value.error)} for ${si(value.joules, "J")}.`;
   const other = methods.find((m) => m.name === page.reference && m.name !== value.name);
   if (!other) return said;
-  const times = value.joules && other.joules ? `, ${digits(other.joules / value.joules)} times the energy` : "";
+  const times = value.joules && other.joules ? `, ${timesText(other.joules / value.joules)} times the energy` : "";
   return `${said} ${other.label} gives ${qualityWords(other.error)} for ${si(other.joules, "J")}${times}.`;
 }

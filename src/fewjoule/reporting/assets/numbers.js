@@ -15,6 +15,10 @@ function si(value, unit) {
   const power = thousands(rounded);
   return `${digits(rounded / 10 ** power)} ${PREFIXES[power]}${unit}`;
 }
+function timesText(ratio) {
+  const rounded = Number(ratio.toPrecision(2));
+  return ratio < 10 ? String(rounded) : rounded.toLocaleString("en-US");
+}
 function secondsText(value) {
   if (value < 60) return si(value, "s");
   return value < 3600 ? `${digits(value / 60)} min` : `${digits(value / 3600)} h`;

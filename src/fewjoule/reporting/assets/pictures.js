@@ -19,7 +19,7 @@ function logScale(values, start, end) {
 }
 function logTicks(low, high) {
   const decades = Math.log10(high / low);
-  const leads = decades < 2.5 ? [1, 2, 5] : [1];
+  const leads = decades < 0.9 ? [1, 2, 3, 4, 5, 6, 7, 8, 9] : decades < 2.5 ? [1, 2, 5] : [1];
   const every = Math.max(1, Math.ceil(decades / 7));
   const found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += every)
@@ -34,21 +34,21 @@ function placed(points, right, top, bottom) {
   const LINE = 13;
   const taken = points.map(({ x, y }) => [x - 6, y - 6, x + 6, y + 6]);
   const order = [...points].sort((a, b) => a.y - b.y || a.x - b.x || (a.label < b.label ? -1 : 1));
-  for (const point of order) {
-    const wide = 6.6 * [...point.label].length;
+  for (const point of order.filter((p) => p.label)) {
+    const wide = 6.9 * [...point.label].length;
     point.left = point.x + 10 + wide > right;
     point.near = point.left ? point.x - 10 : point.x + 10;
     const [from, to] = point.left ? [point.near - wide, point.near] : [point.near, point.near + wide];
-    point.at = point.y;
+    point.at = null; // no room
     for (let step = 0; step < 2 * Math.ceil((bottom - top) / 3); step++) {
       const at = point.y + Math.floor((step + 1) / 2) * (step % 2 ? 3 : -3);
       const free = taken.every((b) => to <= b[0] || b[2] <= from || at + LINE / 2 <= b[1] || b[3] <= at - LINE / 2);
       if (top <= at - LINE / 2 && at + LINE / 2 <= bottom && free) {
         point.at = at;
+        taken.push([from, at - LINE / 2, to, at + LINE / 2]);
         break;
       }
     }
-    taken.push([from, point.at - LINE / 2, to, point.at + LINE / 2]);
   }
 }
 
@@ -99,7 +99,7 @@ function drawScatter(svg, joules, contenders, budget) {
     group.append(element("g", { class: "point", "data-method": p.name, transform: place, opacity: faded(p.name) }, shape));
   }
   placed(points, width - 2, top - 8, floor);
-  for (const p of points) {
+  for (const p of points.filter((each) => each.label && each.at !== null)) {
     const halo = { "paint-order": "stroke", stroke: "var(--ground)", "stroke-width": 3, "stroke-linejoin": "round" };
     const bold = best.includes(p.name) ? "bold" : null;
     const anchor = { "text-anchor": p.left ? "end" : "start", "font-weight": bold, "data-label": p.name, opacity: faded(p.name) };
