@@ -170,7 +170,8 @@ def check(desk: Opened, regression: Path, where: str, chosen: Link, budget: floa
     assert f"joules on {where}." in title.replace("Joules", "joules")
     assert all(f"for {said}" in title for said in shown.values())
     bars = desk.page.evaluate(
-        "[...document.querySelectorAll('#energy .on-wide text[data-part=total]')].map((t) => [t.dataset.method, t.textContent])"
+        """[...document.querySelectorAll('#energy .on-wide text[data-part=total]')].map((text) =>
+             [text.dataset.method, text.textContent])"""
     )
     assert dict(bars) == words
     outside = desk.page.evaluate("[...document.querySelectorAll('tr.out')].map((row) => row.dataset.method)")
@@ -195,7 +196,7 @@ def test_the_page_opens_with_the_run_s_own_numbers(desk: Opened, regression: Pat
 def test_script_and_python_draw_the_same_picture(browser: Any, desk: Opened, regression: Path) -> None:
     still = Opened(browser, regression, SCREENS["desk"], script=False)
     places = """() => [...document.querySelectorAll("#quality .on-wide .moving > *")].map((e) =>
-      [e.tagName, e.textContent, e.getAttribute("transform") || e.getAttribute("d") || e.getAttribute("x") || e.getAttribute("x1"),
+      [e.tagName, e.textContent, ["transform", "d", "x", "x1"].map((name) => e.getAttribute(name)).find((at) => at),
        e.getAttribute("y") || e.getAttribute("y2")])"""
     ours, theirs = still.page.evaluate(places), desk.page.evaluate(places)
     assert len(ours) > 3 * len(METHODS)

@@ -7,7 +7,8 @@ Tensors, with t tasks, k samples to adapt on, q queries and s numbers of fine-tu
     query_x [t, q, ...], query_y [t, q, ...]        what it is asked afterwards, and the truth
     said/METHOD [s, t, q, ...]                      outputs (regression) or classes (classification)
 
-The metadata have `steps` and `seed` as JSON. docs/run-folder.md describes the file; a folder without it is whole too.
+`about` in the metadata is JSON with `steps` and `seed`.
+docs/run-folder.md describes the file; a folder without it is whole too.
 """
 
 import json
@@ -49,7 +50,7 @@ class Predictions:
     def write(self, folder: Path) -> None:
         fields = ("support_x", "support_y", "query_x", "query_y")
         tensors = {name: getattr(self, name) for name in fields} | {SAID + n: a for n, a in self.said.items()}
-        about = {"steps": json.dumps(self.steps), "seed": json.dumps(self.seed)}
+        about = {"about": json.dumps({"steps": self.steps, "seed": self.seed})}  # one entry: several have no order
         packed = save({name: np.ascontiguousarray(array) for name, array in tensors.items()}, about)
         write_atomically(folder / PREDICTIONS, packed, force=True)
 
@@ -84,5 +85,5 @@ class Predictions:
 
 def _metadata(content: bytes) -> dict[str, Any]:
     length = int.from_bytes(content[:8], "little")
-    about = json.loads(content[8 : 8 + length])["__metadata__"]
-    return {name: json.loads(text) for name, text in about.items()}
+    about: dict[str, Any] = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
+    return about
