@@ -130,6 +130,22 @@ def write_csv(
 
 def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a table that `write_csv` wrote, by column, each with the number of its line in the file."""
+    for line, cells in _rows(path, columns):
+        yield line, dict(zip(columns, map(_plain, cells), strict=True))
+
+
+def read_csv_columns(path: str | Path, columns: Sequence[str]) -> tuple[list[int], dict[str, list[str]]]:
+    """The same by columns, which is faster for a hundred thousand rows, with the line number of every row."""
+    lines, rows = [], []
+    for line, cells in _rows(path, columns):
+        lines.append(line)
+        rows.append(cells)
+    found = {name: [row[i] for row in rows] for i, name in enumerate(columns)}
+    return lines, {name: list(map(_plain, cells)) if any("'" in c for c in set(cells)) else cells
+                   for name, cells in found.items()}  # fmt: skip
+
+
+def _rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     with Path(path).open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         header = next(reader, [])
@@ -144,8 +160,12 @@ def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, di
                     f"{path}, line {reader.line_num}: a row has {len(columns)} cells, got {len(cells)}; write the file "
                     "again."
                 )
-            plain = (cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell for cell in cells)
-            yield reader.line_num, dict(zip(columns, plain, strict=True))
+            yield reader.line_num, cells
+
+
+def _plain(cell: str) -> str:
+    """The text that `write_csv` was given."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
 def _place_new(part: Path, path: Path) -> None:

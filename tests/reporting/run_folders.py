@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from fewjoule.energy import LINKS, Ledger, charge_radio
+from fewjoule.reporting.predictions import Predictions
+from fewjoule.studies.summary import messages_of
 
 WEIGHTS = {"loss": 1761, "accuracy": 6442}
 AGENTS = {"loss": ["amplitude 2", "amplitude 6", "amplitude 10"], "accuracy": ["digits 012", "digits 789"]}
@@ -28,7 +30,10 @@ METHODS: dict[str, tuple[str, str, int, int, float, float, float]] = {
     "imaml-500-50": ("iMAML-500-50", "imaml", 500, 3, 3.9, 0.122, 6.2),
     "imaml-50-500": ("iMAML-50-500", "imaml", 50, 3, 2.5, 0.085, 5.9),
     "meta_backward-linear": ("Meta-Backward, linear radius", "meta_backward", 50, 3, -1.0, -1.0, 0.011),
+    "answers": ("Answers (20 of 6 bits)", "answers", 0, 3, 0.9, 0.075, 0.002),
 }
+OWN_BITS = {"answers": 120}
+"""Of a message, where a method does not send its weights."""
 
 
 def make_folder(
@@ -38,6 +43,7 @@ def make_folder(
     methods: dict[str, tuple[str, str, int, int, float, float, float]] | None = None,
     seeds: int = 2,
     tasks: int = 60,
+    predictions: bool = True,
 ) -> Path:
     """Write a run folder of invented results and return its path."""
     methods = METHODS if methods is None else methods
@@ -80,7 +86,35 @@ def make_folder(
         "methods": summary,
     }
     (path / "summary.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+    if predictions:
+        invented_predictions(metric, list(scores)).write(path)
     return path
+
+
+def bits_of(name: str, row: tuple[Any, ...], metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Bits up and down [rounds + 1, agents], as in `Run.uplink_bits`: row 0 is before the first round."""
+    agents, bits = len(AGENTS[metric]), OWN_BITS.get(name, 32 * WEIGHTS[metric])
+    first = [bits if i < row[3] else 0 for i in range(agents)]
+    return np.array([first, *[[bits] * agents] * row[2]]), np.array([[0] * agents, *[[bits] * agents] * row[2]])
+
+
+def invented_predictions(metric: str, names: list[str]) -> Predictions:
+    """Sines of falling amplitudes, or images of a growing square, and methods that come nearer with every step."""
+    rng, tasks, queries, steps = np.random.default_rng(0), 3, 12, [0, 1, 10]
+    if metric == "loss":
+        x = rng.uniform(-5, 5, (tasks, queries, 1))
+        y = np.arange(1, tasks + 1)[:, None, None] * np.sin(x)
+        said = {name: np.stack([y * (1 - 0.5 / (1 + s)) for s in steps]).astype(np.float32) for name in names}
+        return Predictions(steps, 0, x.astype(np.float16), y.astype(np.float32), x.astype(np.float16),
+                           y.astype(np.float32), said)  # fmt: skip
+    images = np.zeros((tasks, queries, 8, 8), np.float16)
+    classes = (np.arange(tasks * queries).reshape(tasks, queries) % 4).astype(np.int32)
+    for at, label in np.ndenumerate(classes):
+        images[at][: label + 2, : label + 2] = 1
+    wrong = (classes + 1) % 4
+    said = {name: np.stack([np.where(np.arange(queries) < s, classes, wrong) for s in steps]) for name in names}
+    none = (images.reshape(tasks, queries, 64)[:, :0], classes[:, :0])
+    return Predictions(steps, 0, *none, images.reshape(tasks, queries, 64), classes, said)
 
 
 def _scores(row: tuple[Any, ...], metric: str, seeds: int, tasks: int) -> np.ndarray:
@@ -107,8 +141,7 @@ def _quantiles(values: np.ndarray) -> dict[str, float]:
 
 
 def _charge(ledger: Ledger, name: str, row: tuple[Any, ...], metric: str, seeds: int) -> None:
-    agents, bits = AGENTS[metric], 32 * WEIGHTS[metric]
-    first = [bits if i < row[3] else 0 for i in range(len(agents))]
+    agents, (sent, _) = AGENTS[metric], bits_of(name, row, metric)
     for seed in range(seeds):
         about = {"method": name, "seed": seed}
         if row[3]:
@@ -126,7 +159,6 @@ def _charge(ledger: Ledger, name: str, row: tuple[Any, ...], metric: str, seeds:
                 **about, phase="computation", kind="modelled", source="CPU time x 15 W",
                 joules=15 * row[6], seconds=row[6], flops=row[2] * 10**8,
             )  # fmt: skip
-        sent = np.array([first, *[[bits] * len(agents)] * row[2]])
         charge_radio(ledger, LINKS["paper"], **about, agents=agents, uplink_bits=sent)
         ledger.add(**about, phase="adaptation", kind="modelled", source="CPU time x 15 W", joules=1.2, seconds=0.08)
 
@@ -160,6 +192,10 @@ def _summary(
         "quality": quality,
         "share_best": float((best == list(scores).index(name)).mean()) if name in scores else 0.0,
         "energy": energy,
+        "messages": {
+            way: messages_of(np.stack([bits] * seeds)).model_dump()
+            for way, bits in zip(("uplink", "downlink"), bits_of(name, row, metric), strict=True)
+        },
         "uplink_values": uploads * WEIGHTS[metric],
         "downlink_values": row[2] * len(AGENTS[metric]) * WEIGHTS[metric],
     }

@@ -15,12 +15,10 @@ from fewjoule.cli.screen import show_summary
 from fewjoule.energy import LINKS
 from fewjoule.errors import InputError
 from fewjoule.reporting import write_report
-from fewjoule.reporting.axes import Layout
-from fewjoule.reporting.datasets import datasets, quality_and_joules
-from fewjoule.reporting.facts import digest, frontier, on_frontier, seconds_kind
+from fewjoule.reporting.charts import spread
+from fewjoule.reporting.facts import digest, frontier, seconds_kind
 from fewjoule.reporting.run_folder import RunFolder
-from fewjoule.reporting.scatter import quality_against_joules
-from tests.reporting.run_folders import AGENTS, METHODS, WEIGHTS, make_folder
+from tests.reporting.run_folders import AGENTS, METHODS, OWN_BITS, WEIGHTS, make_folder
 
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
 
@@ -52,9 +50,10 @@ def test_joules_per_seed_are_those_of_the_ledger(regression: Path) -> None:
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_uplink_is_the_paper_s_formula(metric: str, tmp_path: Path) -> None:
     folder = RunFolder.read(make_folder(tmp_path / "run", metric=metric, seeds=1, tasks=3))
-    one, agents = LINKS["paper"].energy_joules(32 * WEIGHTS[metric]), len(AGENTS[metric])
+    agents = len(AGENTS[metric])
     for f in digest(folder):
         _, _, rounds, first, *_ = METHODS[f.name]
+        one = LINKS["paper"].energy_joules(OWN_BITS.get(f.name, 32 * WEIGHTS[metric]))
         assert f.joules(["uplink"]) == pytest.approx(one * (rounds * agents + min(first, agents)), rel=1e-9)
 
 
@@ -82,88 +81,43 @@ def test_methods_are_ranked_by_quality_and_the_diverged_come_last(regression: Pa
     assert accuracies[:-1] == sorted(accuracies[:-1], reverse=True)
 
 
-def test_a_method_that_costs_nothing_is_drawn_apart_from_the_logarithmic_axis(regression: Path) -> None:
-    folder = RunFolder.read(regression)
-    data = quality_and_joules(digest(folder), folder.summary)
-    assert [row["method"] for row in data["free"]] == ["random"]
-    assert all(row["joules"] > 0 for row in data["points"])
-    drawn = {row["joules"] for row in data["frontier"]}
-    assert drawn <= {row["joules"] for row in data["points"] if row["best"]}
-
-
-def test_no_line_across_strikes_a_label_through(regression: Path) -> None:
-    """Lines of methods that cost nothing lie under the halos of all labels."""
-    folder = RunFolder.read(regression)
-    data = quality_and_joules(digest(folder), folder.summary)
-    layers = quality_against_joules(folder.summary, data, Layout(800)).to_dict(validate=False)["layer"]
-    free = [layer.get("data", {}).get("name") == "free" for layer in layers]
-    lines = [i for i, layer in enumerate(layers) if free[i] and layer["mark"]["type"] == "rule"]
-    texts = [i for i, layer in enumerate(layers) if layer["mark"]["type"] == "text"]
-    assert len(lines) == 1
-    assert lines[0] < min(texts)
-
-
 def sentences(page: str, css: str) -> list[str]:
     """The paragraphs of a class as HTML, with plain spaces."""
     return [" ".join(text.split()) for text in re.findall(rf'<p class="{css}">(.*?)</p>', page, re.S)]
 
 
-def test_the_first_sentence_answers_and_names_its_kinds(regression: Path) -> None:
-    facts = digest(RunFolder.read(regression))
+def test_the_sentence_answers_and_what_diverged_is_named(regression: Path) -> None:
     page = (regression / "report.html").read_text(encoding="utf-8")
-    first, beside, frontier_ = sentences(page, "answer")
-    assert first.startswith(
-        "On the run’s link “paper”, <strong>Reptile 50 x 50</strong> reached the lowest median loss after 10 "
-    )
-    assert "uplink (analytic), the rest computation (6.60 J modelled)" in first
-    assert "<strong>Meta-Backward</strong> reached" in beside
-    assert "<strong>average</strong> reached" in beside
-    assert all(f.label in frontier_ for f in facts if f.name in on_frontier(facts) and f.joules())
+    said = " ".join(re.findall(r'id="answer">(.*?)</p>', page, re.S)[0].split())
+    assert said.startswith("On the run’s link “paper” Answers (20 of 6 bits) gives loss ")
+    assert "Meta-Backward gives loss" in said
     assert any("linear radius diverged on every seed (0 and 1)" in line for line in sentences(page, "note"))
 
 
 def test_a_run_in_which_everything_diverged_says_so(tmp_path: Path) -> None:
     only = {"meta_backward-linear": METHODS["meta_backward-linear"]}
-    folder = RunFolder.read(make_folder(tmp_path / "run", methods=only))
-    facts = digest(folder)
-    assert datasets(folder, facts)["points"] == []
-    page = write_report(folder.path).read_text(encoding="utf-8")
+    page = write_report(make_folder(tmp_path / "run", methods=only)).read_text(encoding="utf-8")
     assert "Every method diverged" in sentences(page, "answer")[0]
     assert 'data-chart="energy"' in page
     assert 'data-chart="quality"' not in page
+    assert not (tmp_path / "run" / "figures" / "quality.svg").exists()
 
 
-def test_datasets_are_thinned(regression: Path) -> None:
+def test_lines_are_thinned(regression: Path) -> None:
     folder = RunFolder.read(regression)
-    data = datasets(folder, digest(folder))
-    lines = [row for row in data["cdf"] if row["role"] == "line" and row["label"] == "MAML"]
-    assert len(lines) <= 81
-    assert len([row for row in data["spread"] if row["role"] == "line" and row["label"] == "MAML"]) <= 60
-
-
-def test_a_method_with_a_code_of_its_own_keeps_its_bits(regression: Path, tmp_path: Path) -> None:
-    assert not any(f.own_bits for f in digest(RunFolder.read(regression)))
-    run = make_folder(tmp_path / "run", methods={name: METHODS[name] for name in ("average", "fedavg-5x100", "maml")})
-    full, few = str(32 * WEIGHTS["loss"]), str(3 * WEIGHTS["loss"])
-    lines = (run / "energy.csv").read_text(encoding="utf-8").splitlines(keepends=True)
-    coded = [line.replace(f",{full},", f",{few},") if line.startswith("fedavg") else line for line in lines]
-    (run / "energy.csv").write_text("".join(coded), encoding="utf-8")
-    text = (run / "summary.json").read_text(encoding="utf-8")
-    settings = '"settings": {\n    "rounds": 500'
-    assert settings in text
-    (run / "summary.json").write_text(text.replace(settings, settings + ', "codec": "quantise:3"'), encoding="utf-8")
-    assert {f.name: f.own_bits for f in digest(RunFolder.read(run))} == {
-        "average": False,
-        "fedavg-5x100": True,
-        "maml": True,
-    }
+    assert len(folder.trace["maml"]["round"]) == 500
+    svg = spread(folder, [f for f in digest(folder) if f.name == "maml"], 540, "words")
+    (path,) = re.findall(r'<path d="(M[^"]*)"', svg)
+    assert path.count("L") < 60
 
 
 def test_two_methods_with_one_label_are_told_apart(tmp_path: Path) -> None:
     run = make_folder(
         tmp_path / "run", methods={"a": METHODS["average"], "b": METHODS["average"], "maml": METHODS["maml"]}
     )
-    assert sorted(f.label for f in digest(RunFolder.read(run))) == ["MAML", "average (a)", "average (b)"]
+    facts = digest(RunFolder.read(run))
+    assert sorted(f.label for f in facts) == ["MAML", "average (a)", "average (b)"]
+    assert sorted(f.short for f in facts) == ["MAML", "average (a)", "average (b)"]
 
 
 def change_summary(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -4,18 +4,21 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 
 from fewjoule.cli import main
 from fewjoule.energy.ledger import KINDS, PHASES, Kind, Ledger, Phase
 from fewjoule.errors import InputError
 from fewjoule.reporting import write_report
+from fewjoule.reporting.predictions import PREDICTIONS, Predictions
 from fewjoule.reporting.run_folder import PATHS, TRACE, RunFolder, Summary
 from fewjoule.simulation.run import Trace
-from tests.reporting.run_folders import make_folder
+from tests.reporting.run_folders import invented_predictions, make_folder
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,14 @@ DAMAGE = {
     "a wrong phase": (replaced("energy.csv", "pretraining", "sleeping"), "unknown phase 'sleeping'"),
     "binary": (lambda f: (f / "study.toml").write_bytes(b"\xff\xfe\x00"), "study.toml cannot be used"),
     "bad toml": (lambda f: (f / "study.toml").write_text("a = ["), "study.toml cannot be used"),
+    "predictions that are none": (
+        lambda f: (f / PREDICTIONS).write_bytes(b"{}"),
+        "predictions.safetensors cannot be used",
+    ),
+    "half the predictions": (
+        lambda f: (f / PREDICTIONS).write_bytes((f / PREDICTIONS).read_bytes()[:-9]),
+        "predictions.safetensors cannot be used",
+    ),
     "a file called figures": (lambda f: (f / "figures").write_text(""), "remove it"),
 }
 
@@ -152,10 +163,24 @@ def test_a_table_reads_back_what_it_wrote_whatever_the_names(tmp_path: Path, pla
     summary = Summary.read(plain)
     summary = summary.model_copy(update={"methods": {name: next(iter(summary.methods.values()))}})
     PATHS.write(tmp_path, [(name, "", 0, 0.5, None), (name, "agent, 1", 1, "inf", -2.0)])
-    first, second = PATHS.read(tmp_path, summary)
-    assert (first["method"], first["agent"], first["round"], first["pc1"]) == (name, "", 0.0, 0.5)
-    assert math.isnan(first["pc2"])
-    assert second == {"method": name, "agent": "agent, 1", "round": 1.0, "pc1": math.inf, "pc2": -2.0}
+    columns = {key: column.tolist() for key, column in PATHS.read(tmp_path, summary).items()}
+    assert math.isnan(columns["pc2"].pop(0))
+    assert columns == {
+        "method": [name, name], "agent": ["", "agent, 1"], "round": [0.0, 1.0], "pc1": [0.5, math.inf], "pc2": [-2.0],
+    }  # fmt: skip
+
+
+def test_the_trace_is_the_median_over_the_seeds_that_have_a_number(tmp_path: Path, plain: Path) -> None:
+    rows = [("maml", seed, round_, loss, *[""] * 5) for seed, round_, loss in (
+        (0, 1, 3.0), (0, 2, 5.0), (1, 1, 1.0), (1, 2, "inf"), (2, 1, 8.0), (2, 3, ""), (3, 1, 4.0),
+    )]  # fmt: skip
+    folder = Path(shutil.copytree(plain, tmp_path / "run"))
+    TRACE.write(folder, rows)
+    found = RunFolder.read(folder).trace["maml"]
+    assert found["round"].tolist() == [1, 2, 3]
+    assert found["loss"].tolist()[:2] == [3.5, 5.0]
+    assert math.isnan(found["loss"][2])
+    assert all(math.isnan(value) for value in found["radius"])
 
 
 @pytest.mark.parametrize("agent", ["kitchen, north", '"hall', "=1+1", "@home", "-5", "'=1"])
@@ -176,3 +201,26 @@ def test_the_schema_knows_the_ledger_s_phases_and_kinds_and_the_simulator_s_trac
     assert get_args(Phase) == PHASES
     assert get_args(Kind) == KINDS
     assert TRACE.columns[3:] == Trace._fields
+
+
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_predictions_read_back_as_they_were_written(tmp_path: Path, metric: str) -> None:
+    written = invented_predictions(metric, ["maml", 'rate 0.1, "best"'])
+    written.write(tmp_path)
+    read = Predictions.read(tmp_path)
+    assert read is not None
+    assert (read.steps, read.seed, read.classifies) == ([0, 1, 10], 0, metric == "accuracy")
+    assert set(read.said) == set(written.said)
+    for name in ("support_x", "support_y", "query_x", "query_y"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(written, name))
+    for name, said in written.said.items():
+        np.testing.assert_array_equal(read.said[name], said)
+    assert Predictions.read(tmp_path / "elsewhere") is None
+
+
+def test_predictions_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    good = invented_predictions("loss", ["maml"])
+    for wrong in (replace(good, query_y=good.query_y[:, :3]), replace(good, said={"maml": good.query_y})):
+        wrong.write(tmp_path)
+        with pytest.raises(InputError, match="cannot be used"):
+            Predictions.read(tmp_path)

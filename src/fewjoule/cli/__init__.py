@@ -2,7 +2,7 @@
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -58,8 +58,26 @@ def load(name: str) -> Any:
     return typer.main.get_command(alone)
 
 
+def version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        from fewjoule._version import __version__
+
+        typer.echo(f"fewjoule {__version__}")
+        raise typer.Exit
+
+
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
 app = typer.Typer(
     name="fewjoule",
+    callback=program,
     help="Federated meta-learning that counts its energy.",
     cls=ImportedWhenCalled,
     no_args_is_help=True,

@@ -10,7 +10,7 @@ from fewjoule import files
 from fewjoule.cli.options import named_values
 from fewjoule.cli.processes import end_with_parent, start_processes
 from fewjoule.cli.progress import Progress
-from fewjoule.cli.screen import show_summary
+from fewjoule.cli.screen import show_answers, show_summary
 from fewjoule.energy import Ledger
 from fewjoule.errors import InputError
 from fewjoule.studies.outputs import Finished
@@ -78,7 +78,7 @@ def run(
     if prepared.tasks is None:
         print(f"run folder: {folder}; no page, since the study names no new tasks to judge by (family.new_tasks)")
     else:
-        print(f"report: {folder / 'report.html'}")
+        show_answers(folder)
 
 
 def _placed(

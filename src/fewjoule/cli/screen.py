@@ -14,8 +14,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from fewjoule.energy import knows_receiving
 from fewjoule.energy import link as named_link
 from fewjoule.energy.ledger import Phase
-from fewjoule.reporting.run_folder import MethodSummary, Spread, Summary
+from fewjoule.reporting import cards
+from fewjoule.reporting.facts import digest
+from fewjoule.reporting.run_folder import MethodSummary, RunFolder, Spread, Summary
 
+LABEL = 30
+"""Characters of a method in a table, so that it fits 80 columns."""
 SEE_CHOOSING = "compare other methods and starts, see docs/choosing-a-method.md"
 
 
@@ -80,10 +84,10 @@ def show_summary(folder: Path) -> None:
     summary = Summary.read(folder)
     metric, statistic, at = summary.metric, summary.statistic, summary.headline_steps
     sign = -1 if summary.better == "higher" else 1
-    judged = f"{statistic} {metric} after {at} steps"
+    judged, column = f"{statistic} {metric} after {at} steps", metric
     scores = {name: summary.score(name, at) for name in summary.methods}
     if not summary.tasks:
-        judged = f"agents' loss after {at} steps"
+        judged, column = f"agents' loss after {at} steps", "loss"
         scores = {name: method.worth.get("final") for name, method in summary.methods.items()}
         sign = 1
     kinds = {kind for method in summary.methods.values() for kind in method.energy.get("computation", {})}
@@ -98,14 +102,15 @@ def show_summary(folder: Path) -> None:
     for name, score in sorted(scores.items(), key=lambda s: (s[1] is None, sign * (s[1] or 0.0))):
         method = summary.methods[name]
         lost = len(method.diverged)
-        gone = f" ({lost} of {len(summary.seeds)} seeds diverged)" if lost else ""
+        gone = f" ({lost} of {len(summary.seeds)} diverged)" if lost and score is not None else ""
         quality = summary.no_score(name, at) if score is None else f"{score:.3g}"
         share = f"{method.share_best:.0%}" if summary.tasks else "-"
-        rows.append((method.label + gone, quality, share, *[joules(method, phase) for phase in phases]))
-    say(f"{summary.title}: per run, all agents together")
-    computing = f"computation J, {'/'.join(sorted(kinds)) or 'none'}"
-    header = ("method", judged, "tasks won", "uplink J, analytic", computing)
-    table((*header, "server J, not in these") if served else header, rows)
+        label = method.label if len(method.label + gone) <= LABEL else method.label[: LABEL - 1 - len(gone)] + "…"
+        rows.append((label + gone, quality, share, *[joules(method, phase) for phase in phases]))
+    say(f"{summary.title}: {judged}")
+    say(f"joules of a run, all agents: uplink analytic, computation {' + '.join(sorted(kinds)) or 'none'}")
+    header = ("method", column, "tasks won", "uplink", "computation")
+    table((*header, "server") if served else header, rows)
     show_personal(summary)
     for method in summary.methods.values():
         for remark in method.remarks:
@@ -130,3 +135,12 @@ def show_personal(summary: Summary) -> None:
 def _spread(spread: Spread) -> tuple[Any, ...]:
     share = spread.better_than_alone
     return spread.mean, spread.median, spread.worst_tenth, None if share is None else f"{share:.0%}"
+
+
+def show_answers(folder: Path) -> None:
+    """How a run ends: the three answers in the page's words, and where the page is."""
+    run = RunFolder.read(folder)
+    say()
+    for line in cards.lines(run.summary, digest(run)):
+        say(line)
+    say(f"report: {folder / 'report.html'}")

@@ -12,7 +12,7 @@ import typer
 from fewjoule import files
 from fewjoule.cli import options
 from fewjoule.cli.run import run_shown
-from fewjoule.cli.screen import SEE_CHOOSING, say, show_energy, table
+from fewjoule.cli.screen import SEE_CHOOSING, say, show_answers, show_energy, table
 from fewjoule.energy.ledger import WITH_SERVER
 from fewjoule.errors import InputError
 from fewjoule.methods import method as named_method
@@ -37,7 +37,9 @@ def train(
     method: Annotated[str, typer.Option(help="average, fedavg, reptile, maml, meta_backward, ...")] = "fedavg",
     settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: rounds=10.")] = None,
     questions: Annotated[str | None, typer.Option(help="For answers, lean: range:LOW:HIGH, noise:8x8, a file.")] = None,
-    model: Annotated[str | None, typer.Option(help="mlp:784-8-8-10, conv4:28x28x1-5-64; else from weights.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="mlp:784-8-8-10, conv4:28x28x1-5-64, torch:FILE.py:NAME, python:FILE.py:NAME.")
+    ] = None,
     study: Annotated[str | None, typer.Option(help="A study whose model, local, energy tables are used.")] = None,
     task: Annotated[str | None, typer.Option(help="regression or classification; else by the targets' type.")] = None,
     target: Annotated[str, typer.Option(help="Target column of CSV and Parquet; several with commas.")] = "y",
@@ -95,7 +97,7 @@ def train(
         "evaluation": options.given(steps=wanted, headline=headline, learning_rate=learning_rate, shots=shots),
     }  # fmt: skip
     tables["model"].pop("loss", None)  # the agents' data say it
-    over_agents = partial(own_study, tables, folder=folder, method=method, seed=seed, where=study or "the command")
+    over_agents = partial(own_study, tables, folder=folder, method=method, seed=seed, where=study or "")
     first = over_agents(settings={})
     alike = needs_one_architecture(chosen)
     own = read_own(
@@ -147,7 +149,7 @@ def train(
         say(f"ledger: {energy}")
     say(f"meta-model: {output}")
     if run_folder is not None:
-        say(f"report: {run_folder / 'report.html'}")
+        show_answers(run_folder)
 
 
 def _questions(method: str, given: str | None, divide_by: float) -> dict[str, Any]:

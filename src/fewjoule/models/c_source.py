@@ -81,7 +81,9 @@ def write_c(
 
 def writable_folder(folder: Path, *, force: bool = False) -> None:
     """Refuse a folder that `write_c` would refuse."""
-    if not (force and folder.is_dir()):
+    if folder.is_dir() and not force:
+        raise InputError(f"{folder} exists and is not overwritten; choose another name or give --force (force=True).")
+    if not folder.is_dir():
         check_new_folder(folder)
 
 

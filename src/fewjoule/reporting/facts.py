@@ -25,6 +25,7 @@ class Facts:
 
     name: str
     label: str
+    short: str  # without what stands in brackets, where that still says which method it is
     family: str
     summary: MethodSummary
     quality: float | None
@@ -32,7 +33,6 @@ class Facts:
     low: float | None
     high: float | None
     spent: tuple[Spent, ...]
-    own_bits: bool  # the method has a code of its own, not the link's bits per weight
 
     @property
     def quality_text(self) -> str:
@@ -67,22 +67,18 @@ def digest(folder: RunFolder) -> list[Facts]:
     summary = folder.summary
     labels = Counter(method.label for method in summary.methods.values())
     spent: dict[str, list[Spent]] = defaultdict(list)
-    largest_message: dict[str, float] = {}
     for amount in folder.ledger.spent(seeds=len(summary.seeds)):
         spent[amount.method].append(amount._replace(sources=tuple(sorted(amount.sources))))
-    for row in folder.ledger:
-        if row.phase == "uplink" and row.bits is not None:
-            largest_message[row.method] = max(largest_message.get(row.method, 0.0), row.bits)
+    shorts = Counter(_short(method.label) for method in summary.methods.values())
     facts = []
     for name, method in summary.methods.items():
         quality, numbers = summary.score(name, summary.headline_steps), summary.numbers(name, summary.headline_steps)
         few = len(summary.seeds) - len(method.diverged) < LEAST_SEEDS
-        coded = any(method.settings.get(key) not in (None, "float32") for key in ("codec", "first_codec"))
-        all_weights = summary.weights * summary.link.bits_per_weight
         facts.append(
             Facts(
                 name=name,
-                label=drawable(f"{method.label} ({name})" if labels[method.label] > 1 else method.label),
+                label=(label := drawable(f"{method.label} ({name})" if labels[method.label] > 1 else method.label)),
+                short=_short(label) if shorts[_short(method.label)] == 1 else label,
                 family=family_of(method.method),
                 summary=method,
                 quality=quality,
@@ -90,11 +86,14 @@ def digest(folder: RunFolder) -> list[Facts]:
                 low=None if numbers is None or few else numbers.low,
                 high=None if numbers is None or few else numbers.high,
                 spent=tuple(spent[name]),
-                own_bits=coded or largest_message.get(name, math.inf) < 0.9 * all_weights,
             )
         )
     sign = 1 if summary.better == "lower" else -1
     return sorted(facts, key=lambda f: math.inf if f.quality is None else sign * f.quality)
+
+
+def _short(label: str) -> str:
+    return label.split(" (")[0] or label
 
 
 def seconds_kind(spent: Spent) -> str:
@@ -105,10 +104,6 @@ def seconds_kind(spent: Spent) -> str:
 def error_of(summary: Summary, quality: float) -> float:
     """The quantity whose logarithm is drawn, lower is better: the loss, or 1 - accuracy."""
     return max(quality if summary.metric == "loss" else 1 - quality, SMALLEST_ERROR)
-
-
-def error_name(summary: Summary) -> str:
-    return "loss" if summary.metric == "loss" else "error (1 - accuracy)"
 
 
 def finished(facts: list[Facts]) -> list[Facts]:

@@ -3,34 +3,31 @@
 The report reads nothing else; `docs/run-folder.md` describes every column. energy.csv is the ledger's own.
 """
 
-import csv
 import json
 import math
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fewjoule.energy.ledger import Kind, Ledger, Phase
 from fewjoule.energy.show import html_table, text_table
 from fewjoule.errors import LARGEST_COUNT, InputError
-from fewjoule.files import read_csv, write_csv
+from fewjoule.files import read_csv_columns, write_csv
 from fewjoule.reporting import display
+from fewjoule.reporting.cells import LARGEST, Array, damaged, numbers_of, reading
 
 FORMAT: Literal[1] = 1
 STUDY, SUMMARY, ENERGY = "study.toml", "summary.json", "energy.csv"
-NAMES, COUNTS = ("method", "agent"), ("task", "steps", "round")
-LARGEST = 1e100
-"""Of any number that is not infinite: far beyond float32, and sums of such numbers still fit."""
-LEAST_SEEDS = 3  # an interval from two seeds is 12.7 standard errors to either side and says nothing
+NAMES = ("method", "agent")
+LEAST_SEEDS = 3
+"""An interval from two seeds is 12.7 standard errors to either side and says nothing."""
 
-Array = np.ndarray[Any, Any]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Positive = Annotated[float, Field(gt=0, le=LARGEST)]
 
@@ -79,6 +76,17 @@ class Spread(_Part):
     better_than_alone: Number | None = None  # share of the agents; a tie counts half
 
 
+class Messages(_Part):
+    """What all agents sent or received in a run, per seed: enough to charge it on any other link.
+
+    `sizes` are [bits of a message, how many]; `longest` are [bits of the longest message of a round, how many rounds],
+    from which the time follows, since agents send at the same time.
+    """
+
+    sizes: list[tuple[Number, Number]] = Field([], max_length=100_000)
+    longest: list[tuple[Number, Number]] = Field([], max_length=100_000)
+
+
 class MethodSummary(_Part):
     """One method's row of `summary.json`."""
 
@@ -95,6 +103,7 @@ class MethodSummary(_Part):
     share_best: Number | None = None
     share_best_in_paper: Number | None = None
     energy: dict[Phase, dict[Kind, Amount]]
+    messages: dict[Literal["uplink", "downlink"], Messages] = {}  # empty in the folders of older versions
     uplink_values: float = 0.0
     downlink_values: float = 0.0
     traffic: dict[str, Number] = {}  # of a real federation: bytes per seed, as charged, as payload, over the network
@@ -167,7 +176,7 @@ class Summary(_Part):
     def read(cls, folder: Path) -> "Summary":
         """Read and check a folder's summary.json; a damaged one is an `InputError` that names the fault."""
         path = folder / SUMMARY
-        with _reading(path):
+        with reading(path):
             raw = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(raw, dict) and raw.get("format") != FORMAT:
                 raise InputError(
@@ -176,7 +185,7 @@ class Summary(_Part):
                 )
             summary = cls.model_validate(raw)
         for fault in summary._faults():
-            raise _damaged(path, fault)
+            raise damaged(path, fault)
         return summary
 
     def _faults(self) -> Iterator[str]:
@@ -204,14 +213,18 @@ class Table:
     def write(self, folder: Path, rows: Iterable[Sequence[object]]) -> None:
         write_csv(folder / self.file, self.columns, rows)
 
-    def read(self, folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
-        """The rows by column, each of a method that the summary knows."""
+    def read(self, folder: Path, summary: Summary) -> dict[str, Array]:
+        """The columns, names as objects; every row is of a method that the summary knows."""
         path = folder / self.file
-        with _reading(path):
-            for line, row in read_csv(path, self.columns):
-                if row["method"] not in summary.methods:
-                    raise _damaged(path, f"line {line}: {SUMMARY} has no method {row['method']!r}")
-                yield {key: cell if key in NAMES else _number(path, line, key, cell) for key, cell in row.items()}
+        with reading(path):
+            lines, cells = read_csv_columns(path, self.columns)
+            if strangers := set(cells["method"]) - set(summary.methods):
+                at = next(i for i, name in enumerate(cells["method"]) if name in strangers)
+                raise damaged(path, f"line {lines[at]}: {SUMMARY} has no method {cells['method'][at]!r}")
+            return {
+                key: np.array(column, object) if key in NAMES else numbers_of(path, lines, key, column)
+                for key, column in cells.items()
+            }
 
 
 EVALUATION = Table("evaluation.csv", ("method", "seed", "task", "steps", "loss", "accuracy"))
@@ -254,10 +267,10 @@ class RunFolder:
                     f"`fewjoule run --resume {path}` or give another folder."
                 )
         summary = Summary.read(path)
-        with _reading(path / STUDY):
+        with reading(path / STUDY):
             study = (path / STUDY).read_text(encoding="utf-8")
             tomllib.loads(study)
-        with _reading(path / ENERGY):
+        with reading(path / ENERGY):
             ledger = _ledger(path / ENERGY)
         return cls(path, study, summary, ledger, _values(path, summary), _trace(path, summary), _paths(path, summary))
 
@@ -276,75 +289,48 @@ def _ledger(path: Path) -> Ledger:
     ledger = Ledger.from_csv(path)
     for line, row in enumerate(ledger, start=2):
         if max(row.joules, row.seconds or 0, row.bits or 0, row.flops or 0) > LARGEST:
-            raise _damaged(path, f"line {line}: no amount may exceed {LARGEST:g}")
+            raise damaged(path, f"line {line}: no amount may exceed {LARGEST:g}")
     return ledger
 
 
 def _values(folder: Path, summary: Summary) -> dict[str, Array]:
-    values: dict[str, list[float]] = defaultdict(list)
-    for row in EVALUATION.read(folder, summary):
-        if row["steps"] == summary.headline_steps:
-            values[row["method"]].append(row[summary.metric])
+    table = EVALUATION.read(folder, summary)
+    rows = table["steps"] == summary.headline_steps
+    methods, values = table["method"][rows], table[summary.metric][rows]
     for name, method in summary.methods.items():
-        if method.quality and name not in values:
-            raise _damaged(folder / EVALUATION.file, f"it has no rows of {name!r} after {summary.headline_steps} steps")
-    return {name: np.asarray(each) for name, each in values.items()}
+        if method.quality and name not in methods:
+            raise damaged(folder / EVALUATION.file, f"it has no rows of {name!r} after {summary.headline_steps} steps")
+    return {name: values[methods == name] for name in summary.methods if name in methods}
 
 
 def _trace(folder: Path, summary: Summary) -> dict[str, dict[str, Array]]:
-    methods: dict[str, dict[float, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
-    columns = TRACE.columns[3:]
-    for row in TRACE.read(folder, summary):
-        methods[row["method"]][row["round"]].append([row[column] for column in columns])
-    trace = {}
-    for name, rounds in methods.items():
-        medians = np.asarray([_medians(np.asarray(rounds[at])) for at in sorted(rounds)])
-        trace[name] = {"round": np.asarray(sorted(rounds)), **dict(zip(columns, medians.T, strict=True))}
+    table, trace = TRACE.read(folder, summary), {}
+    for name in dict.fromkeys(table["method"]):
+        rows = table["method"] == name
+        rounds, which = np.unique(table["round"][rows], return_inverse=True)
+        medians = {column: _medians(table[column][rows], which, len(rounds)) for column in TRACE.columns[3:]}
+        trace[name] = {"round": rounds, **medians}
     return trace
 
 
-def _medians(rows: Array) -> list[float]:
-    """Median of every column over the seeds that have a number there; NaN where none has."""
-    finite = [column[np.isfinite(column)] for column in rows.T]
-    return [float(np.median(column)) if len(column) else math.nan for column in finite]
+def _medians(values: Array, group: Array, groups: int) -> Array:
+    """Median of each group of values, over those that are finite; NaN where none is."""
+    kept = np.isfinite(values)
+    values, group = values[kept], group[kept]
+    order = np.lexsort((values, group))
+    values, counts = values[order], np.bincount(group, minlength=groups)
+    starts = np.cumsum(counts) - counts
+    found = np.full(groups, math.nan)
+    some = counts > 0
+    low, high = starts[some] + (counts[some] - 1) // 2, starts[some] + counts[some] // 2
+    found[some] = (values[low] + values[high]) / 2
+    return found
 
 
 def _paths(folder: Path, summary: Summary) -> dict[str, dict[str, Array]]:
     paths: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
-    for row in PATHS.read(folder, summary):
-        if math.isfinite(row["pc1"]) and math.isfinite(row["pc2"]):
-            paths[row["method"]][row["agent"]].append([row["round"], row["pc1"], row["pc2"]])
+    table = PATHS.read(folder, summary)
+    for method, agent, *point in zip(*(table[column] for column in PATHS.columns), strict=True):
+        if math.isfinite(point[1]) and math.isfinite(point[2]):
+            paths[method][agent].append(point)
     return {name: {agent: np.asarray(sorted(points)) for agent, points in each.items()} for name, each in paths.items()}
-
-
-def _number(path: Path, line: int, column: str, cell: str) -> float:
-    try:
-        value = float(cell or "nan")
-    except ValueError:
-        raise _damaged(path, f"line {line}: {column} must be a number, got {cell!r}") from None
-    if column in COUNTS and not (0 <= value <= LARGEST_COUNT and value.is_integer()):
-        raise _damaged(path, f"line {line}: {column} must be a whole number from 0 to {LARGEST_COUNT}, got {cell!r}")
-    if LARGEST < abs(value) < math.inf:
-        raise _damaged(path, f"line {line}: {column} must lie within {LARGEST:g}, got {cell!r}")
-    return value
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever is wrong with a file becomes one line that names it."""
-    try:
-        yield
-    except InputError:
-        raise
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise _damaged(path, f"{where}: {first['msg']}") from error
-    except RecursionError as error:
-        raise _damaged(path, "it is nested too deeply") from error
-    except (OSError, ValueError, OverflowError, csv.Error) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, why: object) -> InputError:
-    return InputError(f"{path} cannot be used: {' '.join(str(why).split())}; run the study again.")

@@ -1,113 +1,143 @@
-"""Quality against joules: every method a point with its label, the frontier, and what costs nothing.
+"""Quality against joules: every method a labelled point, the frontier as steps.
 
-Labels are moved apart so that none covers another, with leaders from each point to its label. All of it is Vega-Lite
-transforms, so that figures and page place labels alike, also while a slider moves the points. Points whose labels could
-meet form a cluster. In a cluster, from the top down, a label stands at its point or one line below the label above it,
-whichever is lower: with y_i the points' heights and h the height of a line, label i is at
-max over j <= i of (y_j + (i - j) h) = i h + max over j <= i of (y_j - j h), a running maximum. Then the whole cluster
-moves up by the mean of the shifts, so that the labels stay around their points.
+Heights are of the run and stay; what depends on the link (places across, joules, frontier) is in the group `moving`,
+which page.js draws again by the same rules for another link. What costs nothing stands in a column of its own, since a
+logarithmic axis has no 0.
 """
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
-
-from fewjoule.reporting.axes import Layout, family_colours, legend, log, named, present, tooltips
 from fewjoule.reporting.colours import FAMILIES, variable
-from fewjoule.reporting.datasets import Rows
-from fewjoule.reporting.facts import error_name
+from fewjoule.reporting.facts import Facts, error_of, finished, on_frontier
 from fewjoule.reporting.run_folder import Summary
+from fewjoule.reporting.svg import (
+    SHAPES,
+    Scale,
+    axis_x,
+    axis_y,
+    element,
+    joules_tick,
+    label_of,
+    line_path,
+    number_tick,
+    picture,
+    placed,
+    scale_of,
+    text,
+)
+from fewjoule.reporting.wording import joules_text
 
-PADDING = 16
-LINE = 14
-REACH = 105
-"""Pixels to the right of a point within which another point's label could be met."""
-
-HALO = {"color": variable("ground"), "stroke": variable("ground"), "strokeWidth": 6, "strokeJoin": "round"}
-"""The same text under a text, wide and in the colour of the ground, so that no line strikes it through."""
-
-
-def quality_against_joules(summary: Summary, data: dict[str, Rows], layout: Layout) -> alt.TopLevelMixin:
-    """Every method as a labelled point; the frontier as steps; methods that cost nothing as lines across."""
-    families = present(data["points"] + data["free"], "family", FAMILIES)
-    errors = [row[k] for row in data["points"] or data["free"] for k in ("low", "high", "error") if k in row]
-    low, high = min(errors), max(errors)
-    right, height = (150, 360) if layout.narrow else (180, 430)  # labels stand to the right of their points
-    width = layout.width - right
-    title = f"{summary.statistic} {error_name(summary)} after {summary.headline_steps} steps"
-    scale: dict[str, Any] = {"nice": False, "padding": PADDING}
-    x = log(alt.X, "joules", "joules of the training, all agents, without pretraining", "J", **scale)
-    y = log(alt.Y, "error", title, **scale, domain=[low, high])
-    colour = named(alt.Color, "family", family_colours(families), legend=legend(layout))
-    shape = named(alt.Shape, "family", {name: FAMILIES[name].shape for name in families})
-    pick = alt.selection_point(name="pick", fields=["family"], bind="legend")
-    faint = alt.condition(pick, alt.value(1), alt.value(0.15))
-    quality = f"{summary.statistic} {summary.metric}"
-    shown = tooltips({"label:N": "method", "quality:N": quality, "spent:N": "joules"})
-    stairs: dict[str, Any] = {"interpolate": "step-after", "strokeWidth": 1.5, "strokeDash": [5, 4]}
-    frontier = alt.Chart(alt.NamedData("frontier")).mark_line(**stairs, color=variable("soft")).encode(x=x, y=y)
-    points = alt.Chart(alt.NamedData("points"))
-    marks = points.mark_point(filled=True, size=110, opacity=1)
-    marks = marks.encode(x=x, y=y, color=colour, shape=shape, opacity=faint, tooltip=shown).add_params(pick)
-    leaders, halos, texts = _labels(_placed(points, width, height, low, high), 110 if layout.narrow else 160, faint)
-    layers: list[Any] = [frontier, leaders, halos, marks, texts]  # a halo must not hide another method's point
-    if any("low" in row for row in data["points"]):
-        bars = points.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.5, opacity=0.5)
-        layers.insert(1, bars.encode(x=x, color=colour, y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q")))
-    if data["free"]:
-        free = alt.Chart(alt.NamedData("free"))
-        inside = f"datum.error >= {low} && datum.error <= {high}"
-        across = free.transform_filter(inside).mark_rule(strokeDash=[2, 3])
-        layers.insert(0, across.encode(y=y, color=colour, tooltip=shown))  # under the halos, so that no label is struck
-        note = free.transform_calculate(text="datum.label + ' (0 J): ' + datum.drawn")
-        at = _pixels(f"clamp(scale('y', datum.error) - 7, -6, {height - 8})")
-        layers += _haloed(note, "soft", {"y": at, "text": "text:N"}, x=6)
-    return alt.layer(*layers).properties(width=width, height=height)
+LAYOUTS = {"narrow": (350, 330), "wide": (740, 430)}
+LEFT, TOP, RIGHT, BOTTOM = 44, 26, 10, 38
+"""Margins around the plot, in pixels."""
+FREE = 26
+"""Pixels from the left edge of the plot to the column of what costs nothing, and again to the axis."""
+BEYOND = 1.6
+"""How far an interval may reach beyond the best and the worst point, as a factor; longer ones are cut."""
+LABEL = {"narrow": 20, "wide": 34}
+"""Characters of a label."""
 
 
-def _placed(points: alt.Chart, width: int, height: int, lowest: float, highest: float) -> alt.Chart:
-    """Points with `joules` and `error` on logarithmic scales, each with its pixels `px`, `py` and its label's `at`."""
-    low, high = math.log(lowest), math.log(highest)
-    across = f"(datum.lx - datum.lx0) / max(datum.lx1 - datum.lx0, 1e-9) * {width - 2 * PADDING} + {PADDING}"
-    down = f"({high} - datum.ly) / {max(high - low, 1e-9)} * {height - 2 * PADDING} + {PADDING}"
-
-    def running(found: alt.Chart, sort: list[str], groups: Any = alt.Undefined, **values: Any) -> alt.Chart:
-        """A value over the rows up to this one."""
-        by: list[Any] = [alt.SortField(field) for field in sort]
-        return found.transform_window(sort=by, frame=[None, 0], groupby=groups, **values)
-
-    found = points.transform_calculate(lx="log(datum.joules)", ly="log(datum.error)")
-    found = found.transform_joinaggregate(lx0="min(lx)", lx1="max(lx)").transform_calculate(px=across, py=down)
-    found = running(found, ["px"], before="lag(px)")
-    found = found.transform_calculate(apart=f"isValid(datum.before) && datum.px - datum.before < {REACH} ? 0 : 1")
-    found = running(found, ["px"], cluster="sum(apart)")
-    found = running(found, ["py", "label"], ["cluster"], row="row_number()")
-    found = found.transform_calculate(head=f"datum.py - {LINE} * datum.row")
-    found = running(found, ["py", "label"], ["cluster"], lowest="max(head)")
-    found = found.transform_calculate(shift=f"datum.lowest + {LINE} * datum.row - datum.py")
-    found = found.transform_joinaggregate(lift="mean(shift)", groupby=["cluster"])
-    return found.transform_calculate(at="datum.py + datum.shift - datum.lift")
-
-
-def _labels(placed: alt.Chart, longest: int, opacity: Any) -> list[alt.Chart]:
-    """Leaders, halos and texts."""
-    x, y, at = _pixels("datum.px"), _pixels("datum.py"), _pixels("datum.at")
-    leaders = placed.mark_rule(strokeWidth=0.8, color=variable("soft"))
-    leaders = leaders.encode(x=x, y=y, x2=_pixels("datum.px + 10"), y2=at, opacity=opacity)
-    style = {"baseline": "middle", "dx": 12, "fontWeight": alt.ExprRef("datum.best ? 'bold' : 'normal'")}
-    place = {"x": x, "y": at, "text": "label:N", "opacity": opacity}
-    return [leaders, *_haloed(placed, "ink", place, limit=longest, **style)]
-
-
-def _haloed(chart: alt.Chart, colour: str, place: dict[str, Any], **style: Any) -> list[alt.Chart]:
-    """A text above its halo."""
-    texts = (
-        chart.mark_text(align="left", fontSize=11, **style, **each) for each in (HALO, {"color": variable(colour)})
-    )
-    return [text.encode(**place) for text in texts]
+def scatter(summary: Summary, facts: list[Facts], layout: str, alt_text: str) -> str:
+    """The whole picture on the run's link."""
+    width, height = LAYOUTS[layout]
+    shown, best = finished(facts), set(on_frontier(facts))
+    at = heights(summary, facts, layout)
+    across = scale_of([f.joules() for f in shown], *_ends(width, any(not f.joules() for f in shown)))
+    y = _scale(summary, facts, layout)
+    said = number_tick if summary.metric == "loss" else lambda error: f"{100 * (1 - error):.3g} %"
+    title = f"{summary.statistic} {summary.metric} after {summary.headline_steps} steps"
+    fixed = axis_y(y, LEFT, width - RIGHT, said, title)
+    bottom = height - BOTTOM
+    moving = [axis_x(across, TOP, bottom, joules_tick, "joules of a run, all agents, without pretraining")]
+    if any(not f.joules() for f in shown):
+        moving.append(text(LEFT + FREE, bottom + 14, "0 J", fill="soft", text_anchor="middle"))
+    places = {f.name: (across(f.joules()) if f.joules() else float(LEFT + FREE), at[f.name][0]) for f in shown}
+    steps = [places[name] for name in on_frontier(facts) if places[name][0] > LEFT + FREE]
+    moving.append(_stairs(steps))
+    for f in shown:
+        x, (_, low, high) = places[f.name][0], at[f.name]
+        if low is not None:
+            bar = {"stroke": _colour(f), "stroke_width": 1.5, "opacity": 0.5}
+            moving.append(element("line", x1=x, x2=x, y1=low, y2=high, **bar))
+    for f in shown:
+        moving.append(_marker(f, *places[f.name]))
+    labels = [(*places[f.name], _label(f, facts, layout)) for f in shown]
+    for f, (x, height_, words), place in zip(shown, labels, placed(labels, width - 2, TOP - 8, bottom), strict=True):
+        bold = "bold" if f.name in best else None
+        moving.append(label_of(x, height_, place, words, font_weight=bold, data_label=f.name))
+    kept = {"data_chart": "quality", "data_layout": layout}
+    parts = (element("g", fixed), element("g", *moving, class_="moving"))
+    return picture(width, height, alt_text, *parts, **kept)
 
 
-def _pixels(expression: str) -> Any:
-    """A place in the plot that an expression gives."""
-    return alt.value(alt.ExprRef(expression))
+def of_page(summary: Summary, facts: list[Facts]) -> dict[str, Any]:
+    """What page.js needs to draw the group `moving` again: margins, heights, shapes."""
+    return {
+        "layouts": {
+            name: {
+                "width": width,
+                "height": height,
+                "at": heights(summary, facts, name),
+                "labels": {f.name: _label(f, facts, name) for f in finished(facts)},
+            }
+            for name, (width, height) in LAYOUTS.items()
+        },
+        "margins": {"left": LEFT, "top": TOP, "right": RIGHT, "bottom": BOTTOM, "free": FREE},
+        "looks": {f.name: [_colour(f), SHAPES[FAMILIES[f.family].shape]] for f in finished(facts)},
+    }
+
+
+def heights(summary: Summary, facts: list[Facts], layout: str) -> dict[str, tuple[float, float | None, float | None]]:
+    """The place down of every method that finished, and of the ends of its interval, to a tenth of a pixel."""
+    y, found = _scale(summary, facts, layout), {}
+    for f in finished(facts):
+        ends = sorted(error_of(summary, end) for end in (f.low, f.high) if end is not None)
+        low, high = (round(y(min(max(end, y.low), y.high)), 1) for end in ends) if len(ends) == 2 else (None, None)
+        found[f.name] = (round(y(f.error), 1) if f.error is not None else 0.0, low, high)
+    return found
+
+
+def _scale(summary: Summary, facts: Sequence[Facts], layout: str) -> Scale:
+    """Errors on a logarithmic axis; a loss falls downwards, an accuracy rises upwards."""
+    errors = [f.error for f in facts if f.error is not None]
+    ends = [error_of(summary, end) for f in facts for end in (f.low, f.high) if end is not None]
+    near = [min(max(end, min(errors) / BEYOND), max(errors) * BEYOND) for end in ends]
+    top, bottom = TOP, LAYOUTS[layout][1] - BOTTOM
+    start, end = (bottom, top) if summary.metric == "loss" else (top, bottom)
+    return scale_of([*errors, *near], start, end)
+
+
+def _ends(width: int, free: bool) -> tuple[float, float]:
+    return LEFT + (2 * FREE if free else 0), width - RIGHT
+
+
+def _stairs(places: list[tuple[float, float]]) -> str:
+    """From each method of the frontier across to the next, then down or up to it."""
+    points = [corner for i, (x, y) in enumerate(places) for corner in ([(x, places[i - 1][1])] * (i > 0) + [(x, y)])]
+    style = {"fill": "none", "stroke": variable("soft"), "stroke_width": 1.3, "stroke_dasharray": "5 4"}
+    return element("path", d=line_path(points), **style, class_="frontier") if points else ""
+
+
+def _marker(f: Facts, x: float, y: float) -> str:
+    said = element("title", f"{_plain(f.label)}: {f.quality_text} for {joules_text(f.joules())}")
+    shape = element("path", said, d=SHAPES[FAMILIES[f.family].shape], fill=_colour(f))
+    return element("g", shape, class_="point", data_method=f.name, transform=f"translate({x:.1f},{y:.1f})")
+
+
+def _plain(words: str) -> str:
+    return words.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _colour(f: Facts) -> str:
+    return variable(FAMILIES[f.family].colour)
+
+
+def _label(f: Facts, facts: list[Facts], layout: str) -> str:
+    """A narrow picture has room for the frontier and the best of each family only."""
+    if layout == "narrow":
+        best = next((other for other in finished(facts) if other.contends and other.family == f.family), f)
+        if f is not best and f.contends and f.summary.method != "random" and f.name not in on_frontier(facts):
+            return ""
+    return f.short if len(f.short) <= LABEL[layout] else f.short[: LABEL[layout] - 1] + "…"

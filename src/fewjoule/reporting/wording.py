@@ -29,6 +29,11 @@ def percent_text(share: float) -> str:
     return f"{100 * share:.1f} %" if share not in (0, 1) else f"{100 * share:.0f} %"
 
 
+def times_text(ratio: float) -> str:
+    """Two significant digits: `0.53`, `8.5`, `14,000`."""
+    return f"{ratio:.2g}" if ratio < 10 else f"{float(f'{ratio:.2g}'):,.0f}"
+
+
 def kinds_text(kinds: Sequence[str]) -> str:
     """`analytic`, or `modelled + analytic` where amounts of different kinds were added up."""
     return " + ".join(kinds) if kinds else "nothing spent"
@@ -74,7 +79,7 @@ def templates(*, autoescape: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (joules_text, percent_text, kinds_text, digits, listing, few_names, counted, no_break)
+    filters = (joules_text, seconds_text, percent_text, kinds_text, digits, listing, few_names, counted, no_break)
     environment.filters |= {function.__name__: function for function in filters}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     return environment

@@ -1,24 +1,32 @@
 """From a run folder to its figures and one self-contained HTML page that needs no network.
 
-The page's words and markup are in assets/*.html; this module gives them their values.
+The page's words and markup are in assets/*.html, what it does in assets/*.js; this module gives them their values.
 """
 
 import os
-from importlib.metadata import version
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from fewjoule.energy.ledger import TRAINING, WITH_SERVER
 from fewjoule.errors import InputError
-from fewjoule.files import cache_dir, write_atomically
-from fewjoule.reporting.axes import LAYOUTS, PAPER_LAYOUT
-from fewjoule.reporting.charts import Chart, charts
+from fewjoule.files import write_atomically
+from fewjoule.reporting import cards, radio, scatter, unseen
+from fewjoule.reporting.charts import LAYOUTS, captions, charts
 from fewjoule.reporting.colours import DARK, FAMILIES, LIGHT, as_css
-from fewjoule.reporting.datasets import Rows, datasets, link_of_page
 from fewjoule.reporting.facts import Facts, all_sources, digest, finished, on_frontier, references
-from fewjoule.reporting.figures import Compiled, compile_chart, draw
+from fewjoule.reporting.figures import as_png, on_white
+from fewjoule.reporting.predictions import Predictions
 from fewjoule.reporting.run_folder import RunFolder
-from fewjoule.reporting.wording import asset, templates
+from fewjoule.reporting.wording import asset, joules_text, templates
+
+MAIN = ("distribution", "energy", "steps")
+"""Charts of the page itself; the others are folded away as diagnostics."""
+PAPER = {"quality": "wide"} | dict.fromkeys((*MAIN, "spread", "radius", "paths"), "wide")
+"""The layout of each figure's file."""
+
+Drawn = dict[str, dict[str, str]]
+"""SVG by chart and layout."""
 
 
 def write(folder: Path) -> Path:
@@ -30,14 +38,14 @@ def write(folder: Path) -> Path:
         raise InputError(f"{folder} cannot be written to; copy the run folder to where you may write.")
     if (folder / "figures").exists() and not (folder / "figures").is_dir():
         raise InputError(f"{folder / 'figures'} is a file where a folder must be; remove it.")
+    predictions = Predictions.read(folder)
     facts = digest(run)
-    data = datasets(run, facts)
-    drawn = charts(run.summary, facts, data)
-    compiled = {chart.name: compile_chart(chart) for chart in drawn}
+    drawn = draw(run, facts)
     contents: dict[str, bytes] = {}
-    for name, layouts in compiled.items():
-        contents[f"figures/{name}.svg"], contents[f"figures/{name}.png"] = draw(layouts[PAPER_LAYOUT], data)
-    contents["report.html"] = _page(run, facts, data, drawn, compiled).encode("utf-8")
+    for name, layouts in drawn.items():
+        svg = on_white(layouts[PAPER[name]])
+        contents[f"figures/{name}.svg"], contents[f"figures/{name}.png"] = svg.encode("utf-8"), as_png(svg)
+    contents["report.html"] = _page(run, facts, drawn, predictions).encode("utf-8")
     try:
         (folder / "figures").mkdir(exist_ok=True)
         for name, content in contents.items():
@@ -47,61 +55,93 @@ def write(folder: Path) -> Path:
     return folder / "report.html"
 
 
-def _page(run: RunFolder, facts: list[Facts], data: dict[str, Rows], drawn: list[Chart], compiled: Compiled) -> str:
-    """Tables and sentences as text, charts as descriptions beside their numbers, and Vega to draw them."""
-    summary, scored, best = run.summary, finished(facts), on_frontier(facts)
+def draw(run: RunFolder, facts: list[Facts]) -> Drawn:
+    """Every chart in every layout."""
+    summary, words = run.summary, captions(run.summary)
+    said = "; ".join(f"{f.label}: {f.quality_text} for {joules_text(f.joules())}" for f in finished(facts))
+    title = f"{summary.metric.capitalize()} against joules on the run’s link “{summary.link.name}”. {said}"
+    drawn: Drawn = {}
+    if finished(facts):
+        drawn["quality"] = {layout: scatter.scatter(summary, facts, layout, title) for layout in scatter.LAYOUTS}
+    for name, chart in charts(run, facts).items():
+        spoken = f"{words[name]['title']}. {words[name]['caption']}"
+        drawn[name] = {layout: chart(width, spoken) for layout, width in LAYOUTS.items()}
+    return drawn
+
+
+def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predictions | None) -> str:
+    summary, scored = run.summary, finished(facts)
+    methods = cards.contenders(facts, summary)
+    reference = next(reversed(references(facts)), None)
+    known = radio.knows_messages(summary)
+    shown = None if predictions is None else unseen.of_page(predictions)
+    found = cards.answers(methods)
+    looked_at = _looked_at(found, reference, methods, shown)
+    where = f"the run’s link “{summary.link.name}”"
+    named = None if reference is None else reference.name
+    data = {
+        "metric": summary.metric,
+        "contenders": [m._asdict() for m in methods],
+        "labels": {f.name: f.label for f in facts},
+        "swatches": {f.name: f"var(--{FAMILIES[f.family].colour})" for f in facts},
+        "reference": named,
+        "training": TRAINING,
+        "known": known,
+        "scatter": scatter.of_page(summary, facts),
+        "unseen": shown,
+        "looked": looked_at,
+        **radio.of_page(facts, summary),
+    }
+    links = radio.links_of(summary) if known else {}
+    rows = [(radio.NAMES.get(name, name), radio.answers_on(facts, methods, link)) for name, link in links.items()]
     return (
         templates(autoescape=True)
         .get_template("page.html")
         .render(
             summary=summary,
             study=run.study,
+            host=tomllib.loads(run.study).get("host", {}),
             facts=facts,
             scored=scored,
-            contenders=[f for f in scored if f.contends],
-            references=references(facts)[::-1],
-            best=best,
-            frontier=[f for name in best for f in scored if f.name == name and f.joules() > 0],
+            best=on_frontier(facts),
+            answers=found,
+            cards=cards,
+            sentence=cards.sentence(where, summary, methods, named) if methods else "",
+            radios=rows,
+            known=known,
             extreme="lowest" if summary.better == "lower" else "highest",
             training=TRAINING,
             with_server=WITH_SERVER,
             served=any(f.of(["server"]) for f in facts),
-            phases=[phase for phase in TRAINING if phase == "uplink" or any(f.of([phase]) for f in facts)],
+            phases=[phase for phase in TRAINING if known or any(f.of([phase]) for f in facts)],
             families=FAMILIES,
             all_sources=all_sources(facts),
-            charts=drawn,
-            data=link_of_page(facts, summary)
-            | {
-                "layouts": LAYOUTS,
-                "charts": compiled,
-                "uses": {chart.name: chart.datasets for chart in drawn},
-                "datasets": {name: _columns(rows) for name, rows in data.items()},
-            },
+            drawn=drawn,
+            captions=captions(summary),
+            main=[name for name in MAIN if name in drawn],
+            folded=[name for name in drawn if name not in (*MAIN, "quality")],
+            unseen=shown,
+            looked=looked_at,
+            panel=lambda name, words: unseen.curves(shown or {}, name, words),
+            data=data,
             light=as_css(LIGHT),
             dark=as_css(DARK),
-            css=asset("page.css"),
-            vega=_vega().replace("</script", "<\\/script"),
-            script=asset("page.js"),
+            css=asset("page.css") + asset("report.css"),
+            scripts=[asset(name) for name in ("numbers.js", "links.js", "cards.js", "pictures.js", "page.js")],
         )
     )
 
 
-def _columns(rows: Rows) -> dict[str, Any]:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    return {"columns": columns, "rows": [[row.get(column) for column in columns] for row in rows]}
-
-
-def _vega() -> str:
-    """The script that puts `vegaEmbed` on the window. Bundling takes seconds, so it is kept for this vl-convert."""
-    import vl_convert
-
-    kept = cache_dir() / "vega" / f"vl-convert-{version('vl-convert-python')}.js"
-    if kept.is_file() and kept.stat().st_size:
-        return kept.read_text(encoding="utf-8")
-    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, script.encode("utf-8"), force=True)
-    except (OSError, InputError):
-        pass  # a cache that cannot be written only costs time
-    return script
+def _looked_at(
+    found: dict[str, cards.Answer],
+    reference: Facts | None,
+    methods: list[cards.Contender],
+    shown: dict[str, Any] | None,
+) -> list[str]:
+    """Whose predictions are shown first: the best value, the reference, and a random start."""
+    if shown is None:
+        return []
+    wanted = [answer.chosen.name for key in ("value", "quality") if (answer := found[key]).chosen is not None]
+    wanted += [reference.name] if reference is not None else []
+    wanted = list(dict.fromkeys([*wanted[:1], *wanted[2:], *(m.name for m in methods if m.random), *wanted]))
+    return [name for name in wanted if name in shown["said"]][:3] or list(shown["said"])[:1]

@@ -1,6 +1,6 @@
 """The files of a run folder that scripts may rely on, made from a study's finished stages.
 
-    study.toml, evaluation.csv, personal.csv, energy.csv, trace.csv, paths.csv, summary.json,
+    study.toml, evaluation.csv, personal.csv, energy.csv, trace.csv, paths.csv, summary.json, predictions.safetensors,
     meta/<method>-<seed>.safetensors
 
 `docs/run-folder.md` describes every column. The report reads these files and nothing else.
@@ -21,6 +21,7 @@ from fewjoule.reporting.run_folder import ENERGY, EVALUATION, PATHS, PERSONAL, S
 from fewjoule.simulation.rules import uses_local
 from fewjoule.simulation.run import Trace
 from fewjoule.studies.parts import Part
+from fewjoule.studies.predictions import predict_new_tasks
 from fewjoule.studies.prepare import Prepared
 from fewjoule.studies.settings import MethodEntry, Study
 from fewjoule.studies.summary import summarise, worth_of
@@ -51,6 +52,9 @@ def write_run_folder(folder: Path, prepared: Prepared, finished: Finished, ledge
         for entry in study.methods
     }
     write_results(folder, study, model, finished.methods, ledger, summary, cards)
+    if prepared.tasks is not None:
+        metas = {name: part.arrays["meta"][0] for name, part in finished.methods.items()}
+        predict_new_tasks(model, metas, prepared.tasks, study.evaluation, study.seeds[0]).write(folder)
 
 
 def write_results(

@@ -218,14 +218,15 @@ def load_study(
 
 
 def make_study(table: dict[str, Any], where: str) -> Study:
-    """A checked study from a table as TOML gives it; `where` names it in errors."""
+    """A checked study from a table as TOML gives it; `where` names it in errors, unless it is empty."""
+    place = f"{where}: " if where else ""
     try:
         study = Study.model_validate(table)
         study.check()
     except pydantic.ValidationError as error:
-        raise InputError(f"{where}: {_explain(error, table)}") from None
+        raise InputError(f"{place}{_explain(error, table)}") from None
     except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(f"{place}{error}") from error
     return study
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fewjoule.energy import Ledger, ShannonLink, link
 from fewjoule.models.model import Model
-from fewjoule.reporting.run_folder import FORMAT, LEAST_SEEDS, LinkFacts, MethodSummary, Spread, Summary
+from fewjoule.reporting.run_folder import FORMAT, LEAST_SEEDS, LinkFacts, Messages, MethodSummary, Spread, Summary
 from fewjoule.studies.parts import Part
 from fewjoule.studies.settings import Study
 from fewjoule.training.worth import Worth
@@ -53,6 +53,10 @@ def summarise(
             share_best=shares[entry.name],
             **in_paper,
             energy=energies.get(entry.name, {}),
+            messages={
+                "uplink": messages_of(part.arrays["uplink_bits"]),
+                "downlink": messages_of(part.arrays["downlink_bits"]),
+            },
             uplink_values=_values(part.arrays["uplink_bits"]),
             downlink_values=_values(part.arrays["downlink_bits"]),
         )
@@ -189,6 +193,16 @@ def _energies(ledger: Ledger, seeds: int) -> dict[str, Any]:
         amounts = {name: getattr(spent, name) for name in ("joules", "seconds", "bits", "flops")}
         table.setdefault(spent.method, {}).setdefault(spent.phase, {})[spent.kind] = amounts
     return table
+
+
+def messages_of(bits: Array) -> Messages:
+    """Messages by size, per seed, from their bits [seeds, rounds + 1, agents]; 0 bits are no message."""
+
+    def counts(sizes: Array) -> list[tuple[float, float]]:
+        each, numbers = np.unique(sizes[sizes > 0], return_counts=True)
+        return list(zip(each.tolist(), (numbers / len(bits)).tolist(), strict=True))
+
+    return Messages(sizes=counts(bits), longest=counts(bits.max(-1)))
 
 
 def _values(bits: Array) -> float:

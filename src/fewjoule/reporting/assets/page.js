@@ -1,240 +1,213 @@
-// Draws the charts and recomputes radio energy for another link. All numbers come from the page's own data.
-const page = JSON.parse(document.getElementById("data").textContent);
-const PREFIXES = { "-12": "p", "-9": "n", "-6": "µ", "-3": "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T" };
-
-// --- numbers as text: the same rules as wording.py
-function digits(value) {
-  const size = Math.abs(value);
-  return size >= 1e-3 && size < 1000 ? value.toPrecision(3) : String(Number(value.toPrecision(3)));
-}
-function si(value, unit) {
-  if (value === 0) return `0 ${unit}`;
-  const rounded = Number(value.toExponential(2));
-  let power = 3 * Math.floor(Math.log10(Math.abs(rounded)) / 3 + 1e-12);
-  power = Math.min(Math.max(power, -12), 12);
-  return `${digits(rounded / 10 ** power)} ${PREFIXES[power]}${unit}`;
-}
-function secondsText(value) {
-  if (value < 60) return si(value, "s");
-  return value < 3600 ? `${digits(value / 60)} min` : `${digits(value / 3600)} h`;
-}
-
-// --- datasets arrive as columns, which are smaller; charts want rows
-function rowsOf(table) {
-  return table.rows.map((cells) => {
-    const row = {};
-    cells.forEach((cell, i) => { if (cell !== null) row[table.columns[i]] = cell; });
-    return row;
-  });
-}
-const data = {};
-for (const [name, table] of Object.entries(page.datasets)) data[name] = rowsOf(table);
-// Vega marks the rows it is given as its own, and takes a copy that carries the mark for the old row; a clone carries none
-const rowsFor = (name) => structuredClone(data[name]);
-
-// --- the link (Shannon): R = B log2(1 + g P / (N0 B)), joules per bit = (P / efficiency + circuit) / R
-// Another kind of link has no sliders, so that nothing ever moves.
-const recorded = page.link;
-const fields = ["bandwidth_hz", "power_watts", "noise_watts_per_hz", "bits_per_weight"];
-const start = Object.fromEntries(fields.map((field) => [field, recorded[field]]));
-let now = { ...start };
-let moved = false;
-
-function snr(link) {
-  return (recorded.gain * link.power_watts) / (link.noise_watts_per_hz * link.bandwidth_hz);
-}
-function rate(link) {
-  const fade = recorded.outage === null ? 1 : -Math.log1p(-recorded.outage);
-  return (link.bandwidth_hz * Math.log1p(snr(link) * fade)) / Math.LN2;
-}
-function joulesPerBit(link) {
-  const attempts = recorded.outage === null ? 1 : 1 / (1 - recorded.outage);
-  return (attempts * (link.power_watts / recorded.amplifier_efficiency + recorded.circuit_watts)) / rate(link);
-}
-// what a phase costs on the present link; a method with a code of its own keeps its bits
-function spentNow(method, spent) {
-  if (!page.radio.includes(spent.phase) || !moved) return spent;
-  const scale = method.ownBits ? 1 : now.bits_per_weight / start.bits_per_weight;
-  const slower = (scale * rate(start)) / rate(now);
-  const dearer = spent.phase === "uplink" ? (scale * joulesPerBit(now)) / joulesPerBit(start) : slower;
-  return { ...spent, joules: spent.joules * dearer, seconds: spent.seconds === null ? null : spent.seconds * slower };
-}
-function total(method) {
-  return method.spent.filter((s) => page.training.includes(s.phase)).reduce((sum, s) => sum + spentNow(method, s).joules, 0);
-}
-function kindsOf(method) {
-  const found = method.spent.filter((s) => page.training.includes(s.phase) && spentNow(method, s).joules > 0).map((s) => s.kind);
-  return ["measured", "modelled", "analytic"].filter((k) => found.includes(k)).join(" + ") || "nothing spent";
-}
-function frontierOf(methods) {
-  let best = Infinity;
-  return methods
-    .filter((m) => m.contends)
-    .map((m) => ({ m, joules: total(m) }))
-    .sort((a, b) => a.joules - b.joules || a.m.error - b.m.error || (a.m.method < b.m.method ? -1 : 1))
-    .filter((p) => p.m.error < best && ((best = p.m.error), true));
-}
-
-// --- charts
-const PAPER_WIDTH = 680; // of a printed page with its margins, in CSS pixels
-const views = {};
-function layoutFor(width) {
-  const names = Object.keys(page.layouts);
-  const fitting = names.filter((name) => page.layouts[name] <= width + 8);
-  return fitting.length ? fitting[fitting.length - 1] : names[0];
-}
-async function draw(box, width = box.clientWidth) {
-  const name = box.dataset.chart;
-  const layout = layoutFor(width);
-  if (box.dataset.layout === layout) return;
-  box.dataset.layout = layout;
-  const spec = structuredClone(page.charts[name][layout]);
-  for (const set of spec.data) if (page.uses[name].includes(set.name)) set.values = rowsFor(set.name);
-  spec.description = describe(name);
-  views[name]?.finalize();
-  const target = document.createElement("div"); // vegaEmbed restyles its element; the box must keep its width
-  box.replaceChildren(target);
-  const options = { mode: "vega", renderer: "svg", actions: false, tooltip: tip };
-  views[name] = (await vegaEmbed(target, spec, options)).view;
-}
-// the text that is read aloud instead of a chart: of the run, or of the link that the sliders are at
-const LABELS = {
-  quality: () => [...data.points, ...data.free].map((p) => `${p.label}: ${p.quality} for ${p.spent}`),
-  energy: () => data.energy.map((row) => `${row.label}: ${row.phase} ${row.text}`),
-  time: () => data.time.map((row) => `${row.label}: ${row.phase} ${row.text}`),
+// The page: its state is the link, its numbers and the budget; the address holds what differs from the run.
+const FORMS = { // value of a place on a slider, and back
+  plain: { value: (at) => at, at: (value) => value },
+  power: { value: (at) => Number((10 ** at).toPrecision(2)), at: Math.log10 },
+  decibel: { value: (at) => 10 ** (at / 10), at: (value) => 10 * Math.log10(value) },
+  milliwatt: { value: (at) => 10 ** (at / 10) / 1000, at: (value) => 10 * Math.log10(1000 * value) },
+  double: { value: (at, one) => one * 2 ** at, at: (value, one) => Math.log2(value / one) },
 };
-function describe(name) {
-  const ofTheRun = Object.values(page.charts[name])[0].description;
-  return moved && LABELS[name] ? `${ofTheRun.split(". ")[0]}. On ${linkText()}: ${LABELS[name]().join("; ")}` : ofTheRun;
+const MAY_BE_ZERO = ["active_watts", "message_joules"];
+page.qualities = Object.fromEntries(page.contenders.map((m) => [m.name, qualityWords(m.error)]));
+for (const name of Object.keys(page.scatter.looks)) page.qualities[name] ??= "a ceiling";
+
+const state = { link: page.run, changes: {}, budget: Infinity };
+const $ = (selector) => document.querySelector(selector);
+const all = (selector) => [...document.querySelectorAll(selector)];
+const form = $("#radio form");
+
+function linkNow() {
+  const preset = page.links[state.link];
+  const link = { ...preset, ...state.changes };
+  if ("spreading_factor" in state.changes) link.payload_bytes = page.payloads[link.spreading_factor];
+  return link;
 }
-const boxes = [...document.querySelectorAll("[data-chart]")];
-async function drawAll() {
-  for (const box of boxes) await draw(box);
-  document.documentElement.dataset.ready = "yes";
+const isRun = () => state.link === page.run && !Object.keys(state.changes).length;
+function controlsNow() {
+  return page.controls[page.links[state.link].kind];
 }
-function tip(handler, event, item, value) {
-  const tip = document.getElementById("tip");
-  tip.hidden = value === null || value === undefined || value === "";
-  if (tip.hidden) return;
-  tip.textContent = "";
-  for (const [key, text] of typeof value === "object" ? Object.entries(value) : [["", value]]) {
-    const line = document.createElement("div");
-    line.textContent = key ? `${key}: ${text}` : String(text);
-    tip.append(line);
-  }
-  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
-  tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8))}px`;
+function valueText(control, value) {
+  if (control.form === "decibel") return `${FORMS.decibel.at(value).toFixed(1)} dB`;
+  if (control.form === "milliwatt") return `${FORMS.milliwatt.at(value).toFixed(1)} dBm`;
+  return control.unit ? si(value, control.unit) : String(value);
+}
+function where() {
+  if (isRun()) return `the run’s link “${page.run}”`;
+  const { title, kind } = page.links[state.link];
+  if (!Object.keys(state.changes).length) return title;
+  const link = linkNow();
+  const said = controlsNow().filter((c) => c.key in state.changes || c.key === "spreading_factor");
+  return `${kind === "lora" ? "LoRa" : title} (${said.map((c) => `${c.label} ${valueText(c, link[c.key])}`).join(", ")})`;
 }
 
-// --- what changes with the link: datasets, table, verdict
-function show(chart) {
-  if (!views[chart]) return;
-  for (const set of page.uses[chart]) views[chart].data(set, rowsFor(set));
-  views[chart].description(describe(chart)).run();
+// --- everything that shows joules
+function setText(node, words) {
+  if (node && node.textContent !== words) node.textContent = words;
 }
-function refreshData() {
-  const best = new Set(frontierOf(page.methods).map((p) => p.m.method));
-  const by = Object.fromEntries(page.methods.map((m) => [m.method, m]));
-  const points = [...data.points, ...data.free].map((p) => {
-    const joules = total(by[p.method]);
-    return { ...p, joules, best: best.has(p.method), spent: `${si(joules, "J")} (${kindsOf(by[p.method])})` };
+function refresh() {
+  const link = isRun() ? null : linkNow();
+  const spent = Object.fromEntries(page.methods.map((m) => [m.name, spentOn(m, link)]));
+  const joules = Object.fromEntries(Object.entries(spent).map(([name, phases]) => [name, trainingJoules(phases)]));
+  const contenders = page.contenders.map((m) => ({ ...m, joules: joules[m.name] }));
+  const found = answers(contenders, state.budget);
+  for (const [key, answer] of Object.entries(found)) showCard($(`[data-card=${key}]`), answer);
+  setText($("#answer"), sentence(where(), contenders, state.budget));
+  setText($("#methods [data-part=where]"), where());
+  showTable(spent, joules, frontier(contenders).map((m) => m.name));
+  all("svg[data-chart=quality]").forEach((svg) => {
+    drawScatter(svg, joules, contenders, state.budget);
+    const points = Object.keys(page.scatter.looks).map((n) => `${page.labels[n]}: ${page.qualities[n]} for ${si(joules[n], "J")}`);
+    svg.querySelector("title").textContent = `${page.metric} against joules on ${where()}. ${points.join("; ")}`;
   });
-  data.points = points.filter((p) => p.joules > 0);
-  data.free = points.filter((p) => !(p.joules > 0));
-  data.frontier = data.points.filter((p) => p.best).sort((a, b) => a.joules - b.joules).map(({ joules, error }) => ({ joules, error }));
-  for (const [set, what, text] of [["energy", "joules", (v) => si(v, "J")], ["time", "seconds", secondsText]]) {
-    data[set] = page.methods.flatMap((m) => m.spent.map((s) => ({ s: spentNow(m, s), m })))
-      .filter(({ s }) => s[what] > 0)
-      .map(({ s, m }) => ({ method: m.method, label: m.label, phase: s.phase, kind: what === "joules" ? s.kind : s.seconds_kind, value: s[what], text: text(s[what]), source: s.sources.join("; ") }));
-  }
-  Object.keys(LABELS).forEach(show);
+  all("svg[data-chart=energy]").forEach((svg) => drawShares(svg, spent));
+  if (link && $("#air")) setText($("#air"), LINKS[link.kind](link).words + (link.receives ? "; receiving counts too" : "; receiving is not charged"));
+  else setText($("#air"), "");
+  if (page.unseen) follow(found);
+  announce(found);
 }
-const runsLink = document.querySelector("[data-part=link-now]").textContent;
-function linkText() {
-  return `another link (${fields.map((field) => valueText(field, now[field])).join(", ")} per weight)`;
+function showCard(card, answer) {
+  const { chosen } = answer;
+  const part = (name) => card.querySelector(`[data-part=${name}]`);
+  card.querySelector(".swatch").style.background = chosen ? page.swatches[chosen.name] : "none";
+  setText(part("label"), chosen ? chosen.label : "no method fits");
+  setText(part("quality"), chosen ? qualityWords(chosen.error) : "");
+  setText(part("joules"), chosen ? si(chosen.joules, "J") : "");
+  setText(part("note"), chosen ? noteWords(answer) : "");
 }
-function refreshTable() {
-  document.querySelector("[data-part=link-now]").textContent = moved ? linkText() : runsLink;
-  const best = new Set(frontierOf(page.methods).map((p) => p.m.method));
-  for (const m of page.methods) {
-    const cells = document.querySelectorAll(`[data-method="${CSS.escape(m.method)}"]`);
-    for (const cell of cells) {
-      const part = cell.dataset.part;
-      if (part === "row") cell.classList.toggle("best", best.has(m.method));
-      else if (part === "star") cell.textContent = best.has(m.method) ? "\u00a0★" : "";
-      else if (part === "total") cell.textContent = si(total(m), "J");
-      else if (part === "total-with-server") {
-        const server = m.spent.filter((s) => s.phase === "server").reduce((sum, s) => sum + s.joules, 0);
-        cell.textContent = si(total(m) + server, "J");
-      }
-      else if (part) {
-        const [phase, kind] = part.split("/");
-        const spent = m.spent.find((s) => s.phase === phase && s.kind === kind);
-        if (spent) cell.textContent = si(spentNow(m, spent).joules, "J");
-      }
-    }
+function showTable(spent, joules, best) {
+  for (const cell of all("[data-method][data-part]")) {
+    const { method, part } = cell.dataset;
+    const phases = spent[method];
+    if (part === "row") {
+      cell.classList.toggle("best", best.includes(method));
+      cell.classList.toggle("out", joules[method] > state.budget);
+    } else if (part === "star") setText(cell, best.includes(method) ? "\u00a0★" : "");
+    else if (part === "total") setText(cell, si(joules[method], "J"));
+    else if (part === "with-server") setText(cell, si(joules[method] + (phases.server?.joules ?? 0), "J"));
+    else if (part.startsWith("seconds-")) {
+      const seconds = phases[part.slice(8)]?.seconds ?? null;
+      setText(cell, seconds === null ? "–" : secondsText(seconds));
+    } else setText(cell, phases[part] ? si(phases[part].joules, "J") : "–");
   }
 }
-function refreshVerdict() {
-  const box = document.getElementById("verdict");
-  const target = document.getElementById("target");
-  if (!box || !target) return;
-  const goal = page.methods.find((m) => m.method === target.value);
-  const good = page.methods.filter((m) => m.contends && m.error <= goal.error).map((m) => ({ m, joules: total(m) }));
-  good.sort((a, b) => a.joules - b.joules || a.m.error - b.m.error);
-  const win = good[0];
-  box.querySelector("[data-part=air]").textContent = recorded.isShannon
-    ? `SNR ${digits(snr(now))} (${digits(10 * Math.log10(snr(now)))} dB), ${si(rate(now), "bit/s")}, ${si(joulesPerBit(now), "J")} per bit sent (analytic). `
-    : "";
-  const same = win.m === goal;
-  box.querySelector("[data-part=winner]").textContent = win.m.label;
-  box.querySelector("[data-part=because]").textContent =
-    ` wins: ${page.metric} ${win.m.quality} for ${si(win.joules, "J")} (${kindsOf(win.m)})` +
-    (same ? "; nothing cheaper is as good." : `, where ${goal.label} needs ${si(total(goal), "J")} for ${goal.quality}.`);
-  box.querySelector("[data-part=frontier]").textContent =
-    frontierOf(page.methods).map((p) => `${p.m.label} (${p.m.quality}, ${si(p.joules, "J")})`).join(" → ");
+let speaking, spokeOnce = false;
+function announce({ value }) {
+  clearTimeout(speaking);
+  if (!spokeOnce) return void (spokeOnce = true); // nothing to say when the page opens
+  const words = value.chosen ? `Best value: ${value.chosen.label}, ${si(value.chosen.joules, "J")}` : "No method fits";
+  speaking = setTimeout(() => setText($("#said"), words), 700);
 }
-function refresh() { refreshData(); refreshTable(); refreshVerdict(); }
 
-// --- sliders
-const units = { bandwidth_hz: "Hz", power_watts: "W", noise_watts_per_hz: "W/Hz" };
-function valueText(field, value) {
-  if (field === "bits_per_weight") return value === 1 ? "1 bit" : `${value} bits`;
-  return field === "noise_watts_per_hz" ? `${Number(value.toPrecision(2)).toExponential()} W/Hz` : si(value, units[field]);
+// --- your radio
+function buildSliders() {
+  const link = linkNow();
+  $("#sliders").replaceChildren(...controlsNow().map((control) => {
+    const [low, high, step] = control.ends;
+    const box = document.createElement("div");
+    box.className = "slider";
+    box.innerHTML = `<label><span></span><output></output></label><input type="range">`;
+    const [label, input, output] = ["label", "input", "output"].map((name) => box.querySelector(name));
+    input.id = label.htmlFor = control.key;
+    label.firstChild.textContent = control.label;
+    Object.assign(input, { min: low, max: high, step });
+    const show = (value) => {
+      output.textContent = valueText(control, value);
+      input.setAttribute("aria-valuetext", output.textContent);
+    };
+    const value = link[control.key];
+    input.value = value > 0 ? FORMS[control.form].at(value, control.one) : low;
+    show(value);
+    input.addEventListener("input", () => {
+      const at = Number(input.value);
+      const zero = at === low && MAY_BE_ZERO.includes(control.key);
+      state.changes[control.key] = zero ? 0 : FORMS[control.form].value(at, control.one);
+      show(state.changes[control.key]);
+      changed();
+    });
+    return box;
+  }));
 }
-function showValue(input) {
-  const field = input.dataset.field;
-  const text = valueText(field, now[field]);
-  document.getElementById(`${input.id}-value`).textContent = text;
-  input.setAttribute("aria-valuetext", text);
-}
-const sliders = [...document.querySelectorAll("input[data-field]")];
-function place(input) {
-  const field = input.dataset.field;
-  input.value = field === "bits_per_weight" ? now[field] : Math.log10(now[field]);
-  showValue(input);
-}
-for (const input of sliders) {
-  place(input);
-  input.addEventListener("input", () => {
-    const field = input.dataset.field;
-    now[field] = field === "bits_per_weight" ? Number(input.value) : Number((10 ** Number(input.value)).toPrecision(2));
-    moved = true;
-    showValue(input);
-    refresh();
-  });
-}
-document.getElementById("reset")?.addEventListener("click", () => {
-  now = { ...start };
-  moved = false;
-  sliders.forEach(place);
+function changed() {
+  const words = new URLSearchParams();
+  if (!isRun()) words.set("link", state.link);
+  for (const [key, value] of Object.entries(state.changes)) words.set(key, Number(value.toPrecision(6)));
+  if (state.budget < Infinity) words.set("budget", state.budget);
+  history.replaceState(null, "", words.size ? `#${words}` : location.pathname + location.search);
   refresh();
-});
-document.getElementById("target")?.addEventListener("change", refreshVerdict);
+}
+function readAddress() {
+  const words = new URLSearchParams(location.hash.slice(1));
+  const link = words.get("link");
+  state.link = link in page.links ? link : page.run;
+  state.changes = {};
+  if (state.link in page.links)
+    for (const { key } of controlsNow()) {
+      const value = Number(words.get(key));
+      const fine = key === "spreading_factor" ? value in page.payloads : Number.isFinite(value) && value >= (MAY_BE_ZERO.includes(key) ? 0 : 1e-12);
+      if (words.has(key) && words.get(key) !== "" && fine) state.changes[key] = value;
+    }
+  const budget = Number(words.get("budget"));
+  state.budget = budget > 0 && Number.isFinite(budget) ? budget : Infinity;
+}
+function showState() {
+  $("#link").value = state.link;
+  $("#budget").value = state.budget < Infinity ? state.budget : "";
+  if (state.link in page.links) buildSliders();
+  refresh();
+}
+if (form) {
+  const menu = $("#link");
+  for (const [name, link] of Object.entries(page.links)) menu.add(new Option(link.title + (name === page.run ? " – this run" : ""), name));
+  if (!(page.run in page.links)) menu.add(new Option(`${page.run} – this run`, page.run), 0);
+  menu.addEventListener("change", () => {
+    state.link = menu.value;
+    state.changes = {};
+    $("#sliders").replaceChildren();
+    if (state.link in page.links) buildSliders();
+    changed();
+  });
+  $("#budget").addEventListener("input", () => {
+    const value = Number($("#budget").value);
+    state.budget = value > 0 ? value : Infinity;
+    changed();
+  });
+  form.addEventListener("reset", (event) => {
+    event.preventDefault();
+    Object.assign(state, { link: page.run, changes: {}, budget: Infinity });
+    showState();
+    changed();
+  });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  addEventListener("hashchange", () => { readAddress(); showState(); });
+}
 
-refreshVerdict();
-drawAll();
-let waiting;
-addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawAll, 150); });
-addEventListener("beforeprint", () => boxes.forEach((box) => draw(box, PAPER_WIDTH)));
-addEventListener("afterprint", drawAll);
+// --- what it does: the first figure follows the best value, the last is the reader's choice
+const looks = all("[data-look]");
+const chosen = [...page.looked];
+function showLooks() {
+  const task = Number($("#task").value) - 1;
+  looks.forEach((figure, i) => {
+    (page.unseen.kind === "curves" ? drawCurves : drawClasses)(figure, chosen[i], task);
+    setText(figure.querySelector("[data-part=label]"), page.labels[chosen[i]]);
+    setText(figure.querySelector("[data-part=score]"), scoreOf(chosen[i], task).at(-1) + (page.unseen.steps.at(-1) === 1 ? " step" : " steps"));
+  });
+  setText($("#task-value"), `${task + 1} of ${page.unseen.tasks}`);
+}
+function follow({ value }) {
+  const name = value.chosen?.name;
+  if (name in page.unseen.said && name !== chosen[0]) {
+    chosen[0] = name;
+    showLooks();
+  }
+}
+if (page.unseen) {
+  const other = $("#other");
+  for (const name of Object.keys(page.unseen.said)) other.add(new Option(page.labels[name], name));
+  other.value = chosen.at(-1);
+  other.addEventListener("change", () => { chosen[chosen.length - 1] = other.value; showLooks(); });
+  $("#task").addEventListener("input", showLooks);
+  showLooks();
+}
+
+all(".controls").forEach((box) => { box.hidden = false; });
+if (form) { readAddress(); showState(); }
+document.documentElement.dataset.ready = "yes";

@@ -1,0 +1,180 @@
+"""The three answers of a run: cheapest sensible, best value, best quality. Page, terminal and page.js say the same.
+
+A method takes part if somebody could have it (no ceiling) and it did not diverge. `error` is the loss, or 1 - accuracy.
+
+- Two methods *tie* if their 95 % intervals over seeds overlap. Below three seeds there is no interval and no tie.
+- *Sensible* is a method that gets at least half of the way from a random start to the lowest error, on a logarithmic
+  scale, and does not tie with the random start. Without a random start the worst method stands for it.
+- **Cheapest sensible**: of the sensible methods the one with the fewest joules.
+- **Best value**: of the sensible methods that cost anything the one with the lowest error x joules^log10(2): ten times
+  the joules must at least halve the error.
+- **Best quality**: the lowest error.
+
+A budget leaves out what costs more. Of methods that are equal in all this the first by name is taken.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fewjoule.energy.show import digits
+from fewjoule.reporting.facts import Facts, error_of
+from fewjoule.reporting.run_folder import Summary
+from fewjoule.reporting.wording import joules_text, listing, times_text
+
+TITLES = {"cheapest": "Cheapest sensible", "value": "Best value", "quality": "Best quality"}
+HALVES = math.log10(2)
+"""Power of the joules in the rule of best value."""
+FEWEST = "too few seeds for an interval"
+NOBODY = "no method fits"
+
+
+class Contender(NamedTuple):
+    """One method on one link. `low` and `high` bound the error over seeds, None below three."""
+
+    name: str
+    label: str
+    short: str
+    error: float
+    low: float | None
+    high: float | None
+    joules: float
+    server: float  # joules that the server spends by itself, not in `joules`
+    random: bool  # a random start, which the others are measured by
+
+
+class Answer(NamedTuple):
+    """A method and those that tie with it; None where no method qualifies."""
+
+    chosen: Contender | None
+    ties: list[Contender]
+
+
+def contenders(facts: Sequence[Facts], summary: Summary) -> list[Contender]:
+    """The methods that take part, with the joules of the run's link."""
+    found = []
+    for f in facts:
+        if f.contends and f.error is not None:
+            ends = [None, None] if f.low is None or f.high is None else [f.low, f.high]
+            low, high = sorted(error_of(summary, end) for end in ends if end is not None) or (None, None)
+            is_random = f.summary.method == "random"
+            spent = (f.joules(), f.joules(["server"]))
+            found.append(Contender(f.name, f.label, f.short, f.error, low, high, *spent, is_random))
+    return found
+
+
+def answers(methods: Sequence[Contender], budget: float = math.inf) -> dict[str, Answer]:
+    """The answer of every card, by the keys of `TITLES`."""
+    fitting = [m for m in methods if m.joules <= budget]
+    good = sensible(methods)
+    fits = [m for m in fitting if m in good]
+    paid = [m for m in fits if m.joules > 0]
+    cheapest = min(fits, key=lambda m: (m.joules, m.error, m.name), default=None)
+    value = min(paid, key=lambda m: (worth(m), m.joules, m.name), default=None)
+    lowest = min(fitting, key=lambda m: (m.error, m.joules, m.name), default=None)
+    equals = [m for m in fitting if lowest is not None and (m is lowest or tie(m, lowest))]
+    return {
+        "cheapest": Answer(cheapest, _as_cheap(cheapest, fits)),
+        "value": Answer(value, _as_cheap(value, fits)),
+        "quality": Answer(lowest, [m for m in equals if m is not lowest]),
+    }
+
+
+def tie(one: Contender, other: Contender) -> bool:
+    """Whether their intervals overlap; never where one has none."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.low <= other.high and other.low <= one.high
+
+
+def sensible(methods: Sequence[Contender]) -> list[Contender]:
+    """The methods that are worth having at all."""
+    if not methods:
+        return []
+    start = next((m for m in methods if m.random), max(methods, key=lambda m: (m.error, m.name)))
+    half = math.sqrt(start.error * min(m.error for m in methods))
+    return [m for m in methods if m is not start and m.error <= half and not tie(m, start)]
+
+
+def worth(method: Contender) -> float:
+    """What best value has the least of: log10 of error x joules^log10(2)."""
+    return math.log10(method.error) + HALVES * math.log10(method.joules)
+
+
+def _as_cheap(chosen: Contender | None, methods: Sequence[Contender]) -> list[Contender]:
+    """What ties with the chosen one for no more than a tenth more joules."""
+    if chosen is None:
+        return []
+    return [m for m in methods if m is not chosen and tie(m, chosen) and m.joules <= 1.1 * chosen.joules]
+
+
+def quality_words(summary: Summary, error: float) -> str:
+    """`loss 0.359` or `accuracy 91.2 %`."""
+    return f"loss {digits(error)}" if summary.metric == "loss" else f"accuracy {100 * (1 - error):.1f} %"
+
+
+def interval_words(summary: Summary, method: Contender) -> str:
+    """`95 % interval 0.214 to 0.590`, or that there are too few seeds for one."""
+    if method.low is None or method.high is None:
+        return FEWEST
+    ends = (method.low, method.high) if summary.metric == "loss" else (method.high, method.low)
+    return "95 % interval " + " to ".join(quality_words(summary, end).split(" ", 1)[1] for end in ends)
+
+
+def note_words(summary: Summary, answer: Answer) -> str:
+    """What a card says in small letters: the interval, ties, and what the server spends."""
+    if answer.chosen is None:
+        return ""
+    server = answer.chosen.server
+    said = [interval_words(summary, answer.chosen), tie_words(answer.ties)]
+    return "; ".join(part for part in [*said, f"{joules_text(server)} more at the server" if server else ""] if part)
+
+
+def tie_words(ties: Sequence[Contender]) -> str:
+    """`a tie with A (29.1 J)`, `a tie with A (0 J) and 3 others`: the cheapest is named; or nothing."""
+    if not ties:
+        return ""
+    cheapest = min(ties, key=lambda m: (m.joules, m.error, m.name))
+    others = [f"{len(ties) - 1} {'other' if len(ties) == 2 else 'others'}"] if len(ties) > 1 else []
+    return "a tie with " + listing([f"{cheapest.short} ({joules_text(cheapest.joules)})", *others])
+
+
+def sentence(
+    where: str, summary: Summary, methods: Sequence[Contender], reference: str | None, budget: float = math.inf
+) -> str:
+    """What to take on this link, in one or two sentences; `reference` is the method all others are compared with."""
+    found, fits = answers(methods, budget), sum(m.joules <= budget for m in methods)
+    start = f"On {where}"
+    if budget < math.inf:
+        start += f" with {joules_text(budget)} to spend, {fits} of {len(methods)} methods fit:"
+    value = found["value"].chosen or found["cheapest"].chosen
+    if value is None:
+        cheapest = answers(methods)["cheapest"].chosen
+        least = f"the cheapest sensible one needs {joules_text(cheapest.joules)}" if cheapest else "none is sensible"
+        return f"{start} {NOBODY}: {least}." if budget == math.inf else f"{start} {least}."
+    said = f"{start} {value.label} gives {quality_words(summary, value.error)} for {joules_text(value.joules)}."
+    other = next((m for m in methods if m.name == reference and m.name != value.name), None)
+    if other is None:
+        return said
+    times = f", {times_text(other.joules / value.joules)} times the energy" if value.joules and other.joules else ""
+    gives = f"{quality_words(summary, other.error)} for {joules_text(other.joules)}"
+    return f"{said} {other.label} gives {gives}{times}."
+
+
+def lines(summary: Summary, facts: Sequence[Facts], width: int = 80) -> list[str]:
+    """The three answers for a terminal, one line each."""
+    found, out = answers(contenders(facts, summary)), []
+    for key, title in TITLES.items():
+        chosen, ties = found[key]
+        head = f"{title + ':':<19}"
+        if chosen is None:
+            out.append(head + NOBODY)
+            continue
+        tail = f", {quality_words(summary, chosen.error)}, {joules_text(chosen.joules)}"
+        note = f" ({tie_words(ties)})" if ties else ""
+        room = width - len(head) - len(tail)
+        if len(chosen.label) + len(note) > room:
+            note = " (a tie)" if ties else ""
+        label = chosen.label if len(chosen.label) + len(note) <= room else chosen.label[: room - len(note) - 1] + "…"
+        out.append(head + label + tail + note)
+    return out

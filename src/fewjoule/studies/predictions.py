@@ -1,0 +1,72 @@
+"""What a study's meta-models say on its first few new tasks, before and after fine-tuning, for people to look at."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fewjoule.models.model import Model
+from fewjoule.reporting.predictions import Array, Predictions
+from fewjoule.studies.families import Evaluation
+from fewjoule.tasks.samples import Samples, Tasks
+from fewjoule.training.adapt import adapt
+
+TASKS = 8
+QUERIES = {"regression": 60, "classification": 12}
+SAMPLES = 60
+"""Of a task's samples to adapt on, this many are kept, and only where an input is one number: they are drawn."""
+
+
+def predict_new_tasks(
+    model: Model, metas: Mapping[str, Any], tasks: Tasks, evaluation: Evaluation, seed: int
+) -> Predictions:
+    """From each method's meta-model [d] of one seed; those that are not finite are left out.
+
+    The tasks are the study's first, chosen by nothing, and so are the queries, evenly over a task's list.
+    """
+    few: Tasks = jax.tree.map(lambda a: a[:TASKS], tasks)
+    steps = sorted({0, 1, evaluation.headline})
+    classifies = model.loss_name == "cross_entropy"
+    least = int(np.asarray(few.query.mask).sum(-1).min())
+    wanted = min(QUERIES["classification" if classifies else "regression"], least)
+    which = np.unique(np.linspace(0, least - 1, wanted).round().astype(int))
+    queries = jax.tree.map(lambda a: a[:, which], few.query._replace(allowed=None))._replace(allowed=few.query.allowed)
+    kept = {name: meta for name, meta in metas.items() if np.isfinite(meta).all()}
+    said: dict[str, list[Array]] = {name: [] for name in kept}
+    stack = jnp.asarray(np.stack(list(kept.values()))) if kept else jnp.zeros((0, model.size))
+    for count in steps:
+        settings: dict[str, Any] = {"learning_rate": evaluation.learning_rate, "optimiser": evaluation.optimiser}
+        if count and kept:
+            models = adapt(model, stack, few, steps=[count], **settings, keep_models=True).models
+        else:
+            models = jnp.repeat(stack[:, None], len(few.query.mask), 1)
+        for name, each in zip(kept, np.asarray(_said(model, models, queries)) if kept else (), strict=True):
+            said[name].append(each.astype(np.int32 if classifies else np.float32))
+    drawn = SAMPLES if math.prod(few.support.x.shape[2:]) == 1 else 0
+    support_x, support_y = _real(jax.tree.map(lambda a: a[:, :drawn], few.support._replace(allowed=None)), classifies)
+    query_x, query_y = _real(queries, classifies)
+    found = {name: np.stack(each) for name, each in said.items()}
+    return Predictions(steps, seed, support_x, support_y, query_x, query_y, found)
+
+
+def _said(model: Model, models: Any, queries: Samples) -> Any:
+    """Outputs or classes [methods, tasks, q, ...] of models [methods, tasks, d]."""
+
+    def one(vector: Any, samples: Samples) -> Any:
+        outputs = model.apply(vector, samples.x)
+        if model.loss_name != "cross_entropy":
+            return outputs
+        return (outputs if samples.allowed is None else jnp.where(samples.allowed, outputs, -jnp.inf)).argmax(-1)
+
+    return jax.lax.map(lambda each: jax.vmap(one)(each, queries), models)
+
+
+def _real(samples: Samples, classifies: bool) -> tuple[Array, Array]:
+    """Inputs (half precision is enough to look at) and targets, without what is padding."""
+    x, y, mask = np.asarray(samples.x), np.asarray(samples.y), np.asarray(samples.mask) > 0
+    shaped = mask.reshape(*mask.shape, *(1,) * (y.ndim - 2))
+    targets = np.where(shaped, y, -1).astype(np.int32) if classifies else np.where(shaped, y, np.nan).astype(np.float32)
+    return np.clip(x, -6e4, 6e4).astype(np.float16), targets

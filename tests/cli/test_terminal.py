@@ -1,0 +1,78 @@
+"""What the terminal says at the end of a run: the page's three answers, in 80 columns, and without colours if asked."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from fewjoule._version import __version__
+from fewjoule.cli.progress import Progress
+from fewjoule.cli.screen import show_answers, show_summary
+from fewjoule.energy import Ledger
+from fewjoule.energy.ledger import TRAINING
+from fewjoule.reporting import write_report
+from tests.reporting.run_folders import METHODS, make_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("terminal") / "run", tasks=5, seeds=3)
+
+
+def test_trial_24_a_run_ends_with_the_page_s_answers_in_80_columns(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_summary(folder)
+    show_answers(folder)
+    said = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in said[:-1])
+    *_, cheapest, value, quality, place = said
+    assert place == f"report: {folder / 'report.html'}"
+    page = write_report(folder).read_text(encoding="utf-8")
+    for line, key in ((cheapest, "cheapest"), (value, "value"), (quality, "quality")):
+        card = page[page.index(f'data-card="{key}"') :]
+        parts = [re.search(rf'data-part="{part}">(.*?)<', card) for part in ("label", "quality", "joules")]
+        words = [part[1] for part in parts if part]
+        assert line.split(":", 1)[1].strip().startswith(", ".join(words))
+
+
+def test_the_terminal_s_joules_are_the_ledger_s(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_summary(folder)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  MAML")]
+    ledger = Ledger.from_csv(folder / "energy.csv")
+    whole = sum(float(cell) for cell in line.split()[-2:])
+    assert whole == pytest.approx(ledger.total(method="maml", phase=TRAINING, mix_kinds=True) / 3, rel=1e-3)
+    assert METHODS["maml"][0] == line.split()[0]
+
+
+def test_trial_24_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from fewjoule.cli import app
+
+    with pytest.raises(SystemExit) as ended:
+        app(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"fewjoule {__version__}\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_no_color_is_heeded(monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if plain:
+        monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout", screen := Terminal())
+    progress = Progress()
+    progress.stage("one", 1)
+    progress.advance(1)
+    progress.finish()
+    coloured = re.search(r"\x1b\[[0-9;]*(3[0-7]|38;5|9[0-7])[0-9;]*m", screen.getvalue())
+    assert (coloured is None) == plain
+    assert screen.getvalue().endswith("\x1b[?25h")  # the cursor is back, on a line of its own
+    assert "\n" in screen.getvalue()[-12:]
