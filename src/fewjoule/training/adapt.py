@@ -16,17 +16,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.energy import counts
 from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError, is_whole, positive
 from fewjoule.models.model import Model, check_samples
 from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
+from fewjoule.training.mesh import busy_devices, gathered, in_groups, over_devices
 from fewjoule.training.program import Program
 
 CHOICES = ("leave-one-out", "validation")
 MOST_LEFT_OUT = 200
 """Samples up to which each is left out in turn: that many fine-tunings run at once."""
+TOGETHER_BYTES = 8 << 20
+"""What the tasks that are fine-tuned at once may read and write in a step, as `count_once` adds it up. They go over the
+same samples in every step, so they are fastest where all of it stays in a core's own cache: 500 sinusoids of 40 samples
+1.3 times in groups of 10 beside all at once."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,7 +136,7 @@ def adapt(
         check_samples(model, samples, name)
     meta = jnp.asarray(meta, jnp.float32)
     flat = meta.reshape(-1, model.size)
-    loss, accuracy, models = _adapt(model, wanted, learning_rate, optimiser, keep_models, flat, tasks)
+    loss, accuracy, models = _adapt(model, wanted, learning_rate, optimiser, keep_models, True, flat, tasks)
     shape = (*meta.shape[:-1], *loss.shape[1:])
     usable = np.asarray(jnp.isfinite(flat).all(-1))[:, None, None]
     losses = np.where(usable, np.nan_to_num(np.asarray(loss), nan=np.inf, posinf=np.inf), np.nan)
@@ -138,20 +144,22 @@ def adapt(
         wanted,
         losses.reshape(shape),
         np.where(usable, np.asarray(accuracy), np.nan).reshape(shape),
-        models.reshape(*shape[:-1], model.size) if keep_models else None,
+        gathered(models).reshape(*shape[:-1], model.size) if keep_models else None,
     )
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
 def _adapt(
     model: Model,
     wanted: tuple[int, ...],
     learning_rate: float,
     name: str,
     keep_models: bool,
+    in_parts: bool,
     metas: Array,
     tasks: Tasks,
 ) -> tuple[Array, Array, Any]:
+    """With `in_parts`, tasks are split over devices, and each takes as many at once as its cache holds."""
     by = make_optimiser(name, learning_rate)
 
     def one_task(meta: Array, support: Samples, query: Samples) -> tuple[Array, Array, Any]:
@@ -177,10 +185,22 @@ def _adapt(
             judged = jax.tree.map(lambda *values: jnp.stack(values), *each)
         return *judged, carry[0] if keep_models else ()
 
-    def one_meta(meta: Array) -> tuple[Array, Array, Any]:
-        return jax.vmap(one_task, (None, 0, 0))(meta, tasks.support, tasks.query)
+    def some_tasks(metas: Array, support: Samples, query: Samples, group: int | None = None) -> Any:
+        """All metas on these tasks; arrays [tasks, metas, ...]."""
 
-    return jax.lax.map(one_meta, metas)
+        def one_meta(meta: Array) -> Any:
+            at_once = jax.vmap(partial(one_task, meta))
+            return at_once(support, query) if group is None else in_groups(at_once, group, support, query)
+
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), jax.lax.map(one_meta, metas))
+
+    count, run = len(tasks.support.mask), some_tasks
+    if in_parts:
+        first = (metas[0], *jax.tree.map(lambda a: a[0], tasks))
+        flops, size_bytes = counts.count(one_task, *first).flops, counts.count_once(one_task, *first).bytes
+        run = partial(some_tasks, group=max(1, TOGETHER_BYTES // size_bytes))
+        run = over_devices(run, count, (False, True, True), busy_devices(count * len(metas) * flops))
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), run(metas, *tasks))
 
 
 class FineTuning:
@@ -253,7 +273,7 @@ def choose_steps(
         held[0, np.random.default_rng(seed).permutation(count)[:few]] = 1
     every = jax.tree.map(lambda a: jnp.repeat(a[None], len(held), 0), support)
     tasks = Tasks(every._replace(mask=every.mask - held), every._replace(mask=jnp.asarray(held)))
-    static = (model, tuple(range(most + 1)), learning_rate, optimiser, False)
+    static = (model, tuple(range(most + 1)), learning_rate, optimiser, False, False)
     program = Program(_adapt, static, (jnp.asarray(meta, jnp.float32)[None], tasks))
     reached = np.asarray(program.run(around)[0])[0]
     losses = np.where(np.isnan(reached), np.inf, reached).mean(0)
