@@ -79,7 +79,7 @@ def three_sines(rounds: int) -> Arrays:
 SINE_SIZES, DIGIT_SIZES = (1, 40, 40, 1), (784, 8, 8, 10)
 JOBS = {
     # a second-order gradient is at least the inner gradient, the outer one, and a Hessian product of twice a gradient
-    "J1": Job("MAML, 25 tasks of 10 + 10 samples", "rounds", 300, sines(25, 10, 10), 25 * 4 * products(SINE_SIZES, 10)),
+    "J1": Job("MAML, 25 tasks of 10 + 10 samples", "rounds", 100, sines(25, 10, 10), 25 * 4 * products(SINE_SIZES, 10)),
     "J2": Job(
         "iMAML, 3 tasks of 100 + 100 samples, 50 inner and 5 CG steps", "rounds", 50, sines(3, 100, 100),
         3 * (50 + 1 + 5 * 2) * products(SINE_SIZES, 100),
