@@ -24,8 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(Path(__file__).parent)]  # so that it can be run from anywhere
+sys.path.insert(0, str(Path(__file__).parents[2]))  # so that it can be run from anywhere
+sys.path.insert(0, str(Path(__file__).parent))
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from bench.peers.show import draw
 from fewjoule.energy.presets import device
 from fewjoule.files import cache_dir, write_atomically
 
+ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs/performance.json"
 TOLERANCE = 1e-3
 WATTS = device("laptop-core")
@@ -45,8 +46,11 @@ TORCH = "torch<2.14"
 PEERS: dict[str, tuple[str, list[str], list[str]]] = {  # script, what pip installs, jobs
     "torch": ("torch_func.py", [TORCH, "numpy"], ["J1", "J2", "J4", "J5-2", "J5-100", "J6"]),
     "torch, one thread": ("torch_func.py", [TORCH, "numpy"], ["J1", "J2", "J4", "J5-2", "J5-100", "J6"]),
-    "fedjax": ("fedjax_side.py", ["fedjax==0.0.17", "numpy"], ["J5-2", "J5-100"]),
-}
+    "fedjax": (  # the last JAX that has what fedjax calls
+        "fedjax_side.py", ["fedjax==0.0.17", "jax==0.4.25", "jaxlib==0.4.25", "numpy<2", "scipy<1.13"],
+        ["J5-2", "J5-100"],
+    ),
+}  # fmt: skip
 
 
 def environment(name: str, packages: list[str]) -> Path | str:
@@ -74,7 +78,7 @@ class Side:
         env = {k: v for k, v in env.items() if script == "fewjoule_side.py" or k != "PYTHONPATH"}
         if threads is not None:
             env["OMP_NUM_THREADS"] = str(threads)
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed by end()
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
         self.calls, self.rates, self.joules, self.peak_bytes = 1, [], [], 0.0
@@ -272,7 +276,7 @@ def main() -> None:
         kept = {side: row for side, row in before.items() if side != "fewjoule"}
         jobs[name] = measured(name, JOBS[name], peers, kept)
         numbers["machine"] = machine()
-        numbers["peaks"] = PEAKS | numbers.get("peaks", {}) if not PEAKS else PEAKS
+        numbers["peaks"] = PEAKS
         numbers["tolerance"], numbers["watts_per_core"] = TOLERANCE, WATTS.watts_per_core
         write_atomically(FILE, (json.dumps(numbers, indent=1) + "\n").encode(), force=True)
     draw(numbers, list(JOBS))

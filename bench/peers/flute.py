@@ -3,7 +3,8 @@
     python bench/peers/flute.py --data-dir FOLDER     the four original files of MNIST
 
 Every client owns 60 of the 60 000 training images, drawn at random; a round is one epoch in mini-batches of 10 of each
-of its 10 clients. The clock runs from the arrays to the accuracy on all 10 000 test images. Writes docs/performance.json.
+of its 10 clients. The clock runs from the arrays to the accuracy on all 10 000 test images.
+Writes docs/performance.json.
 """
 
 import argparse
@@ -14,8 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ import numpy as np
 import fewjoule as fj
 from fewjoule.files import write_atomically
 
+ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs/performance.json"
 CLIENTS, EACH_ROUND, ROUNDS = 1000, 10, 100
 
@@ -31,7 +32,8 @@ CLIENTS, EACH_ROUND, ROUNDS = 1000, 10, 100
 def run(images: fj.mnist.Mnist) -> tuple[float, float]:
     """Seconds and accuracy."""
     before = time.perf_counter()
-    x, order = images.train_x.astype(np.float32) / 255, np.random.default_rng(0).permutation(len(images.train_y))
+    x = np.multiply(images.train_x, np.float32(1 / 255), dtype=np.float32)
+    order = np.random.default_rng(0).permutation(len(images.train_y))
     parts = np.array_split(order, CLIENTS)
     agents = fj.make_agents([(x[rows], images.train_y[rows]) for rows in parts])
     model = fj.logistic(x.shape[1], 10)

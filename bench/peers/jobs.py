@@ -1,6 +1,7 @@
 """The jobs: arrays that every side reads, what one call of a job is, and the work that no side can avoid."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -29,7 +30,7 @@ class Job(NamedTuple):
 
 def products(sizes: tuple[int, ...], samples: int) -> int:
     """FLOPs of the matrix products of a gradient: forward, of the weights, and of the inputs but the first layer's."""
-    each = [2 * a * b * samples for a, b in zip(sizes, sizes[1:], strict=False)]
+    each = [2 * a * b * samples for a, b in pairwise(sizes)]
     return 3 * sum(each) - each[0]
 
 
@@ -84,7 +85,9 @@ JOBS = {
         "iMAML, 3 tasks of 100 + 100 samples, 50 inner and 5 CG steps", "rounds", 50, sines(3, 100, 100),
         3 * (50 + 1 + 5 * 2) * products(SINE_SIZES, 100),
     ),
-    "J4": Job("fine-tuning 500 tasks of 40 samples by 50 steps", "jobs", 1, new_tasks, 500 * 50 * products(SINE_SIZES, 40)),
+    "J4": Job(
+        "fine-tuning 500 tasks of 40 samples by 50 steps", "jobs", 1, new_tasks, 500 * 50 * products(SINE_SIZES, 40)
+    ),
     "J5-2": Job(
         "FedAvg, 2 agents, mini-batches of 100 digits", "rounds", 500, digits(2), 2 * products(DIGIT_SIZES, BATCH)
     ),
@@ -92,5 +95,7 @@ JOBS = {
         "FedAvg, 100 agents, mini-batches of 100 digits", "rounds", 20, digits(100), 100 * products(DIGIT_SIZES, BATCH),
         4 * 100 * (BATCH * 784 + DIGITS.size),
     ),
-    "J6": Job("Meta-Backward, 3 agents, mini-batches of 100", "rounds", 1000, three_sines, 3 * products(SINE_SIZES, BATCH)),
+    "J6": Job(
+        "Meta-Backward, 3 agents, mini-batches of 100", "rounds", 1000, three_sines, 3 * products(SINE_SIZES, BATCH)
+    ),
 }  # fmt: skip

@@ -69,13 +69,14 @@ def left_out(numbers: Numbers) -> str:
 
 def flute(found: Numbers) -> str:
     return (
-        f"{found['seconds']:.1f} s from the arrays to the accuracy, compilation included ({found['again_seconds']:.2f} s "
-        f"when compiled), accuracy {found['accuracy']:.3f}; {found['date']}, {found['cores']} cores."
+        f"{found['seconds']:.1f} s from the arrays to the accuracy, compilation included; "
+        f"{found['again_seconds']:.2f} s when compiled; accuracy {found['accuracy']:.3f}; {found['date']}, "
+        f"{found['cores']} cores."
     )
 
 
 def picture(numbers: Numbers, order: list[str]) -> str:
-    """How many times as fast as each peer, on a log axis; colours and strokes that light and dark pages can both show."""
+    """How many times as fast as each peer, on a log axis; colours that light and dark pages can both show."""
     import altair as alt
     import vl_convert
 
@@ -83,14 +84,14 @@ def picture(numbers: Numbers, order: list[str]) -> str:
     for name in order:
         for side, row in numbers["jobs"].get(name, {}).get("sides", {}).items():
             if side != "fewjoule" and "times" in row:
-                rows.append({"job": name, "peer": side, "times": row["times"], "low": row["least"], "high": row["most"]})
+                rows.append({"job": name, "peer": side, **{key: row[key] for key in ("times", "least", "most")}})
     grey, base = "#808080", alt.Chart(alt.InlineData(values=rows))
     title = "fewjoule's rate over the peer's, same answer, one run"
     x = alt.X("times:Q", title=title, scale=alt.Scale(type="log", domainMin=0.5))
     y = alt.Y("job:N", title=None, sort=order)
     colour = alt.Color("peer:N", title=None, scale=alt.Scale(scheme="tableau10"))
     points = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, y=y, color=colour, shape="peer:N")
-    spans = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2="high:Q", y=y, color=colour)
+    spans = base.mark_rule(strokeWidth=2).encode(x=alt.X("least:Q", title=title), x2="most:Q", y=y, color=colour)
     even = alt.Chart(alt.InlineData(values=[{"times": 1}])).mark_rule(color=grey, strokeDash=[4, 4]).encode(x=x)
     chart = alt.layer(even, spans, points).properties(width=560, height=alt.Step(34), background="transparent")
     styled = (

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812, as torch calls it
 from torch.func import grad, jvp, vmap
 from worker import MLP, Data, layers, serve
 

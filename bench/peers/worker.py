@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ MLP = {"sine": (1, 40, 40, 1), "digits": (784, 8, 8, 10)}
 def layers(sizes: tuple[int, ...], vector: np.ndarray) -> list[np.ndarray]:
     """The flat start as weights [in, out] and biases, in turn."""
     out, at = [], 0
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         out.append(vector[at : at + inputs * outputs].reshape(inputs, outputs))
         out.append(vector[at + inputs * outputs : at + inputs * outputs + outputs])
         at += inputs * outputs + outputs
