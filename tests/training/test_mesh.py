@@ -14,6 +14,7 @@ import jax, jax.numpy as jnp, numpy as np
 import fewjoule as fj
 from fewjoule.simulation import how
 from fewjoule.simulation.work import data_of
+from fewjoule.training import mesh
 from fewjoule.training.worth import adapted_loss
 
 model = fj.mlp([1, 5, 1])
@@ -27,7 +28,10 @@ run = fj.simulate(
 worth = adapted_loss(model, run.meta, agents, steps=2, learning_rate=0.01, optimiser="sgd")
 out = {"meta": run.meta, "path": run.meta_path, "bits": run.uplink_bits, "loss": run.trace.loss, "worth": worth}
 out |= {"local": trained.models, "steps": trained.steps}
-how.SPLIT_FLOPS = 1
+mesh.SPLIT_FLOPS = 1
+tasks = fj.sinusoid.new_tasks(5, shots=4, queries=6)
+tuned = fj.adapt(model, run.meta, tasks, steps=[0, 3], keep_models=True)
+out |= {"adapted": tuned.loss, "tuned": tuned.models}
 four = fj.sinusoid.agents([1, 2, 3, 4], samples=8, validation=0)
 fedavg = fj.fedavg(rounds=2, local_steps=2, batch=4, start="random")
 split = fj.simulate(fedavg, model, four, keep_paths=True)

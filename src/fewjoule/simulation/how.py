@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from fewjoule.energy.counts import count_once
 from fewjoule.errors import LARGEST_COUNT
@@ -15,7 +14,7 @@ from fewjoule.models.model import Model
 from fewjoule.simulation.rules import NUMBER_BYTES, loss_of, told
 from fewjoule.simulation.work import shapes, turn_flops
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training.mesh import over_devices
+from fewjoule.training.mesh import busy_devices, in_groups, over_devices
 
 TOGETHER_BYTES = 64 << 20
 """What agents that are computed at once may read and write, as `count_once` adds it up (several times what is in memory
@@ -24,9 +23,6 @@ groups of 200 than all at once, 100 agents with mini-batches of 100 digits 1.17 
 were slower throughout (0.5 to 1.05 times all at once)."""
 KEPT_BYTES = 1 << 30
 """Of messages and models of a round. Beyond it groups keep sums alone, and the trace has no spread."""
-SPLIT_FLOPS = 20_000_000
-"""Of one device in a round. Where one seed has so much work for several, its agents are split over them: about a
-millisecond of a core, beside the tenths that devices take to meet."""
 
 
 class How(NamedTuple):
@@ -43,7 +39,7 @@ class How(NamedTuple):
         if self.alone or self.group == 1:
             return lambda *arrays: jax.lax.map(lambda row: function(*row), arrays)
         at_once = jax.vmap(function)
-        of_some = at_once if self.group is None else partial(_in_groups, at_once, self.group)
+        of_some = at_once if self.group is None else partial(in_groups, at_once, self.group)
 
         def split(*arrays: Any) -> Any:
             rows = len(jax.tree.leaves(arrays)[0])
@@ -64,22 +60,6 @@ class How(NamedTuple):
         return first_of_two
 
 
-def _in_groups(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
-    """A function of rows, group by group. The last group is as long as the others: it may begin among rows of the one
-    before it, which come out the same again."""
-    count = len(jax.tree.leaves(arrays)[0])
-    if count <= size:
-        return function(*arrays)
-
-    def group(number: Array, out: Any) -> Any:
-        start = jnp.minimum(number * size, count - size)
-        part = function(*jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), arrays))
-        return jax.tree.map(lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), out, part)
-
-    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(function, *arrays))
-    return jax.lax.fori_loop(0, -(-count // size), group, nothing)
-
-
 def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: int, keeps_models: bool) -> How:
     """The way for `rows` agents in a round, with data of these shapes, and so many seeds at once.
 
@@ -88,7 +68,7 @@ def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: i
     """
     most, devices = at_once(method, model, data, seeds), 1
     if seeds == 1:
-        busy = min(jax.local_device_count(), rows * sum(turn_flops(method, model, data)) // SPLIT_FLOPS)
+        busy = busy_devices(rows * sum(turn_flops(method, model, data)))
         devices = max((n for n in range(1, busy + 1) if rows % n == 0), default=1)
     if rows <= most:
         return How(devices=devices)

@@ -16,19 +16,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.energy import counts
 from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError, is_whole, positive
 from fewjoule.models.model import Model, check_samples
 from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
-from fewjoule.training.mesh import over_devices
+from fewjoule.training.mesh import busy_devices, gathered, in_groups, over_devices
 from fewjoule.training.program import Program
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 CHOICES = ("leave-one-out", "validation")
 MOST_LEFT_OUT = 200
 """Samples up to which each is left out in turn: that many fine-tunings run at once."""
+TOGETHER_BYTES = 8 << 20
+"""What the tasks that are fine-tuned at once may read and write in a step, as `count_once` adds it up. They go over the
+same samples in every step, so they are fastest where all of it stays in a core's own cache: 500 sinusoids of 40 samples
+1.3 times in groups of 10 beside all at once."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,11 +134,11 @@ def adapt(
     if rates is not None and np.shape(rates) != meta.shape:
         raise InputError(f"rates must be shaped as meta, {list(meta.shape)}, got {list(np.shape(rates))}.")
     own_rates = None if rates is None else jnp.asarray(rates, jnp.float32).reshape(flat.shape)
-    static = (model, wanted, learning_rate, optimiser, keep_models, tuning)
+    static = (model, wanted, learning_rate, optimiser, keep_models, tuning, True)
     loss, accuracy, models = _adapt(*static, flat, tasks, own_rates)
     shape = (*meta.shape[:-1], *loss.shape[1:])
     losses, accuracies = _usable(loss, accuracy, jnp.isfinite(flat).all(-1)[:, None, None])
-    adapted = models.reshape(*shape[:-1], model.size) if keep_models else None
+    adapted = gathered(models).reshape(*shape[:-1], model.size) if keep_models else None
     return Adaptation(wanted, losses.reshape(shape), accuracies.reshape(shape), adapted)
 
 
@@ -184,7 +189,7 @@ def _usable(loss: Array, accuracy: Array, finite: Array) -> tuple[np.ndarray[Any
     return losses, np.where(usable, np.asarray(accuracy), np.nan)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
 def _adapt(
     model: Model,
     wanted: tuple[int, ...],
@@ -192,19 +197,36 @@ def _adapt(
     name: str,
     keep_models: bool,
     tuning: Tuning,
+    in_parts: bool,
     metas: Array,
     tasks: Tasks,
     rates: Array | None,
 ) -> tuple[Array, Array, Any]:
+    """With `in_parts`, tasks are split over devices, and each takes as many at once as its cache holds."""
+
     def one_task(meta: Array, rates: Array | None, support: Samples, query: Samples) -> tuple[Array, Array, Any]:
         by = rated(make_optimiser(name, learning_rate), rates)
         loss, accuracy, vector = _judged(model, wanted, by, tuning, meta, support, query)
         return loss, accuracy, vector if keep_models else ()
 
-    def one_meta(both: tuple[Array, Array | None]) -> tuple[Array, Array, Any]:
-        return jax.vmap(one_task, (None, None, 0, 0))(*both, tasks.support, tasks.query)
+    def some_tasks(
+        metas: Array, rates: Array | None, support: Samples, query: Samples, group: int | None = None
+    ) -> Any:
+        """All metas on these tasks; arrays [tasks, metas, ...]."""
 
-    return jax.lax.map(one_meta, (metas, rates))
+        def one_meta(both: tuple[Array, Array | None]) -> Any:
+            at_once = jax.vmap(partial(one_task, *both))
+            return at_once(support, query) if group is None else in_groups(at_once, group, support, query)
+
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), jax.lax.map(one_meta, (metas, rates)))
+
+    count, run = len(tasks.support.mask), some_tasks
+    if in_parts:
+        first = (metas[0], None if rates is None else rates[0], *jax.tree.map(lambda a: a[0], tasks))
+        flops, size_bytes = counts.count(one_task, *first).flops, counts.count_once(one_task, *first).bytes
+        run = partial(some_tasks, group=max(1, TOGETHER_BYTES // size_bytes))
+        run = over_devices(run, count, (False, False, True, True), busy_devices(count * len(metas) * flops))
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), run(metas, rates, *tasks))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
@@ -325,7 +347,7 @@ def choose_steps(
         held[0, np.random.default_rng(seed).permutation(count)[:few]] = 1
     every = jax.tree.map(lambda a: jnp.repeat(a[None], len(held), 0), support)
     tasks = Tasks(every._replace(mask=every.mask - held), every._replace(mask=jnp.asarray(held)))
-    static = (model, tuple(range(most + 1)), learning_rate, optimiser, False, tuning)
+    static = (model, tuple(range(most + 1)), learning_rate, optimiser, False, tuning, False)
     own_rates = None if rates is None else jnp.asarray(rates, jnp.float32)[None]
     program = Program(_adapt, static, (jnp.asarray(meta, jnp.float32)[None], tasks, own_rates))
     reached = np.asarray(program.run(around)[0])[0]

@@ -8,10 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 AXIS = "devices"
+SPLIT_FLOPS = 20_000_000
+"""Of one device. Where there is so much work for several, it is split over them: about a millisecond of a core, beside
+the tenths that devices take to meet."""
 
 
 def use_all_cores() -> None:
@@ -49,6 +53,27 @@ def over_devices(
         return jax.tree.map(lambda array: array[:rows], sharded(*given))
 
     return run
+
+
+def busy_devices(flops: int) -> int:
+    """How many devices so much work is worth."""
+    return max(1, min(jax.local_device_count(), flops // SPLIT_FLOPS))
+
+
+def in_groups(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
+    """A function of rows, group by group. The last group is as long as the others: it may begin among rows of the one
+    before it, which come out the same again."""
+    count = len(jax.tree.leaves(arrays)[0])
+    if count <= size:
+        return function(*arrays)
+
+    def group(number: Array, out: Any) -> Any:
+        start = jnp.minimum(number * size, count - size)
+        part = function(*jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), arrays))
+        return jax.tree.map(lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, start, 0), out, part)
+
+    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(function, *arrays))
+    return jax.lax.fori_loop(0, -(-count // size), group, nothing)
 
 
 def spread(tree: Any, devices: int) -> Any:
