@@ -7,6 +7,7 @@
                  agents keep a state on disk (FedAvg with error feedback; Meta-Backward)
     all          all of 10 000 and of 100 000 agents in every round
     cores        the methods of the sinusoid study on one core and on all of them
+    processes    the same on one core and by two processes of one core each
 
 Agents are sinusoids of 20 samples, the model has 1761 weights, FedAvg takes 5 local steps. Every job is a process of
 its own, so that its peak memory is its own. Times are seconds of a process with one thread, which a busy machine does
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,35 +215,56 @@ class Stages:
         return seconds
 
 
-def study_methods(name: str, cores: int, quick: bool) -> dict[str, float]:
-    """The methods of a study on so many cores."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+def study_methods(name: str, cores: list[int], quick: bool, placed: list[Any] | None = None) -> dict[str, float]:
+    """The methods of a study on these cores, by one process or by one of several."""
+    os.sched_setaffinity(0, cores)
     from fewjoule.studies.parts import new_folder
     from fewjoule.studies.prepare import prepare
-    from fewjoule.studies.run import run_study
+    from fewjoule.studies.run import run_study, take_part
     from fewjoule.studies.settings import load_study
     from fewjoule.training.mesh import use_all_cores
+    from fewjoule.training.processes import ALONE, meet
 
     use_all_cores()
+    team = ALONE if placed is None else meet(*placed)
     prepared, stages = prepare(load_study(name, quick=quick)), Stages()
+    if team.index:
+        take_part(prepared, team)
+        return {}
     with tempfile.TemporaryDirectory() as place:
-        run_study(prepared, new_folder(prepared.study, str(Path(place) / "run")), stages)
+        run_study(prepared, new_folder(prepared.study, str(Path(place) / "run")), stages, team)
     clock, process, busiest = stages.took["methods"]
     return {"seconds": clock, "cpu": process, "busiest": busiest}
 
 
 def cores(quick: bool) -> None:
-    every = len(os.sched_getaffinity(0))
-    one, many = (in_a_process("study_methods", "sinusoid", n, quick, flags="") for n in (1, every))
+    every = sorted(os.sched_getaffinity(0))
+    one, many = (in_a_process("study_methods", "sinusoid", own, quick, flags="") for own in (every[:1], every))
     notes = f"{one['seconds']:.1f} and {many['seconds']:.1f} s on the clock; busiest threads "
     notes += f"{one['busiest']:.1f} and {many['busiest']:.1f} s, all {one['cpu']:.1f} and {many['cpu']:.1f} s"
-    what = f"methods of the sinusoid study: one core over {every}"
+    what = f"methods of the sinusoid study: one core over {len(every)}"
     show(what, "at least 1.7", one["seconds"] / many["seconds"], notes)
+
+
+def processes(quick: bool) -> None:
+    from fewjoule.training.processes import free_address
+
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    one, address = in_a_process("study_methods", "sinusoid", [first], quick, flags=""), free_address()
+    with ThreadPoolExecutor(2) as pool:
+        both = [
+            pool.submit(in_a_process, "study_methods", "sinusoid", [core], quick, [address, k, 2], flags="")
+            for k, core in enumerate((first, second))
+        ]
+        two = both[0].result()
+        both[1].result()
+    notes = f"{one['seconds']:.1f} and {two['seconds']:.1f} s on the clock"
+    show("methods of the sinusoid study: one process over two", "at least 1.6", one["seconds"] / two["seconds"], notes)
 
 
 JOBS: dict[str, Callable[[bool], None]] = {
     "cohort": cohort, "million": million, "all": all_agents,
-    "cores": cores,
+    "cores": cores, "processes": processes,
 }  # fmt: skip
 
 

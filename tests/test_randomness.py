@@ -7,7 +7,18 @@ import pytest
 from jax.extend.random import threefry_2x32
 
 import fewjoule as fj
-from fewjoule.randomness import PURPOSES, _threefry, agent_id, key_for, round_key, seeds_of, uniform_each, uniform_rows
+from fewjoule.randomness import (
+    PURPOSES,
+    _threefry,
+    agent_id,
+    agent_ids,
+    key_for,
+    round_key,
+    round_keys,
+    seeds_of,
+    uniform_each,
+    uniform_rows,
+)
 
 
 def words(key):
@@ -59,3 +70,15 @@ def test_every_agent_draws_the_number_of_its_own_key():
     root, ids = jax.random.fold_in(key_for(3, "participation"), 7), jnp.asarray([0, 1, 5, 2**32 - 1], jnp.uint32)
     each = [jax.random.uniform(round_key(key_for(3, "participation"), 7, i)) for i in ids]
     np.testing.assert_array_equal(uniform_each(root, ids), jnp.stack(each))
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
+def test_the_keys_of_all_rounds_are_those_of_each(seed):
+    """Drawn by NumPy and by JAX: of all agents in every round, and of others in each."""
+    root, ids = key_for(seed, "round"), np.asarray(agent_ids(("red", "green", "blue")))
+    for who in (ids, np.stack([ids[:2], ids[1:]])):
+        found = jax.random.key_data(round_keys(seed, 2, who))
+        for index in range(2):
+            own = who if who.ndim == 1 else who[index]
+            for agent, key in zip(own, found[index], strict=True):
+                np.testing.assert_array_equal(key, jax.random.key_data(round_key(root, index, agent)))
