@@ -1,6 +1,7 @@
 """What the terminal says at the end of a run: the page's three answers, in 80 columns, and without colours if asked."""
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def test_trial_24_a_run_ends_with_the_page_s_answers_in_80_columns(
         parts = [re.search(rf'data-part="{part}">(.*?)<', card) for part in ("label", "quality", "joules")]
         words = [part[1] for part in parts if part]
         assert line.split(":", 1)[1].strip().startswith(", ".join(words))
+
+
+def test_trial_24_a_server_s_column_fits_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    methods = {"maml": ("a method " * 12, *METHODS["maml"][1:]), "random": METHODS["random"]}
+    folder = make_folder(tmp_path / "run", methods=methods, tasks=5, metric="accuracy")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary["methods"]["maml"]["energy"]["server"] = {"modelled": {"joules": 1.2345e-7}}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    show_summary(folder)
+    said = capsys.readouterr().out.splitlines()
+    assert any("server" in line for line in said)
+    assert all(len(line) <= 80 for line in said)
 
 
 def test_the_terminal_s_joules_are_the_ledger_s(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from fewjoule.reporting import cards
 from fewjoule.reporting.facts import digest
 from fewjoule.reporting.run_folder import MethodSummary, RunFolder, Spread, Summary
 
-LABEL = 30
+LABEL = 26
 """Characters of a method in a table, so that it fits 80 columns."""
 SEE_CHOOSING = "compare other methods and starts, see docs/choosing-a-method.md"
 
@@ -108,8 +108,9 @@ def show_summary(folder: Path) -> None:
         label = method.label if len(method.label + gone) <= LABEL else method.label[: LABEL - 1 - len(gone)] + "…"
         rows.append((label + gone, quality, share, *[joules(method, phase) for phase in phases]))
     say(f"{summary.title}: {judged}")
-    say(f"joules of a run, all agents: uplink analytic, computation {' + '.join(sorted(kinds)) or 'none'}")
-    header = ("method", column, "tasks won", "uplink", "computation")
+    known = " + ".join(sorted(kinds)) or "none"
+    say(f"won: share of tasks; joules of all agents: uplink analytic, computation {known}")
+    header = ("method", column, "won", "uplink", "computation")
     table((*header, "server") if served else header, rows)
     show_personal(summary)
     for method in summary.methods.values():
