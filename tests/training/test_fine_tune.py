@@ -9,7 +9,8 @@ from fewjoule.cli.adapt import step_grid
 from fewjoule.cli.evaluate import cdf_rows, quantile_rows
 from fewjoule.models.nets import mlp
 from fewjoule.tasks.samples import Samples, stack
-from fewjoule.training.adapt import choose_steps, one_task
+from fewjoule.training.adapt import one_task
+from fewjoule.training.choose import choose_steps
 
 MODEL = mlp([1, 5, 1])
 META = MODEL.init(jax.random.key(3))

@@ -19,8 +19,9 @@ from fewjoule.studies.outputs import energy_table
 from fewjoule.tasks.files import read_folder, read_task
 from fewjoule.tasks.format import DataFormat
 from fewjoule.tasks.samples import Tasks
-from fewjoule.training.adapt import FineTuning, choose_steps, one_task
+from fewjoule.training.adapt import FineTuning, one_task
 from fewjoule.training.adapt import adapt as fine_tune
+from fewjoule.training.choose import choose_steps
 from fewjoule.training.descent import optimiser as named_optimiser
 from fewjoule.training.tuning import Tuning, tuning_of
 

@@ -1,15 +1,13 @@
 """Few-shot adaptation: fine-tune one or many meta-models to one or thousands of new tasks at once.
 
 From meta-models and tasks to the loss and accuracy on each task's query samples after every number of steps asked for.
-With so few samples there is often nothing to hold out for good, so `choose_steps` chooses the number of steps on the
-samples themselves.
 """
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +25,6 @@ from fewjoule.training.mesh import busy_devices, gathered, in_groups, over_devic
 from fewjoule.training.program import Program
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
-CHOICES = ("leave-one-out", "validation")
-MOST_LEFT_OUT = 200
-"""Samples up to which each is left out in turn: that many fine-tunings run at once."""
 TOGETHER_BYTES = 8 << 20
 """What the tasks that are fine-tuned at once may read and write in a step, as `count_once` adds it up. They go over the
 same samples in every step, so they are fastest where all of it stays in a core's own cache: 500 sinusoids of 40 samples
@@ -135,7 +130,7 @@ def adapt(
         raise InputError(f"rates must be shaped as meta, {list(meta.shape)}, got {list(np.shape(rates))}.")
     own_rates = None if rates is None else jnp.asarray(rates, jnp.float32).reshape(flat.shape)
     static = (model, wanted, learning_rate, optimiser, keep_models, tuning, True)
-    loss, accuracy, models = _adapt(*static, flat, tasks, own_rates)
+    loss, accuracy, models = adapt_all(*static, flat, tasks, own_rates)
     shape = (*meta.shape[:-1], *loss.shape[1:])
     losses, accuracies = _usable(loss, accuracy, jnp.isfinite(flat).all(-1)[:, None, None])
     adapted = gathered(models).reshape(*shape[:-1], model.size) if keep_models else None
@@ -190,7 +185,7 @@ def _usable(loss: Array, accuracy: Array, finite: Array) -> tuple[np.ndarray[Any
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
-def _adapt(
+def adapt_all(
     model: Model,
     wanted: tuple[int, ...],
     learning_rate: float,
@@ -297,64 +292,6 @@ def _fine_tune(
 ) -> Array:  # fmt: skip
     by = rated(make_optimiser(name, learning_rate), rates)
     return jax.vmap(lambda samples: tuning.tuned(model, meta, samples, by=by, steps=steps))(support)
-
-
-class StepChoice(NamedTuple):
-    """A number of steps, the losses on samples held out that it was chosen by, and the FLOPs of all that."""
-
-    steps: int
-    by: str
-    loss: list[float]  # by number of steps, from 0
-    flops: int
-
-
-def choose_steps(
-    model: Model,
-    meta: Array,
-    support: Samples,
-    *,
-    most: int,
-    by: str,
-    learning_rate: float = 0.01,
-    optimiser: str = "sgd",
-    share: float = 0.25,
-    seed: int = 0,
-    tuning: Tuning = ALL_WEIGHTS,
-    rates: Array | None = None,
-    around: Around | None = None,
-) -> StepChoice:
-    """The number of steps, up to `most`, with the lowest mean loss on samples held out of `support` [n, ...].
-
-    Each sample is left out in turn ("leave-one-out"), or a `share` is held out once ("validation"). `around` is handed
-    the execution of the compiled program.
-    """
-    if by not in CHOICES:
-        raise InputError(f"steps are chosen by {' or '.join(CHOICES)}, not {by!r}.")
-    count = int(support.mask.sum())
-    if count < 2:
-        raise InputError(f"choosing the number of steps needs at least 2 samples, got {count}; give --steps alone.")
-    if by == "leave-one-out":
-        if count > MOST_LEFT_OUT:
-            raise InputError(
-                f"leave-one-out is for at most {MOST_LEFT_OUT} samples, got {count}; use --choose validation."
-            )
-        held = np.eye(count, len(support.mask), dtype=np.float32)
-    else:
-        if not 0 < share < 1:
-            raise InputError(f"the validation share must be above 0 and below 1, got {share}.")
-        few = min(max(1, round(share * count)), count - 1)
-        held = np.zeros((1, len(support.mask)), np.float32)
-        held[0, np.random.default_rng(seed).permutation(count)[:few]] = 1
-    every = jax.tree.map(lambda a: jnp.repeat(a[None], len(held), 0), support)
-    tasks = Tasks(every._replace(mask=every.mask - held), every._replace(mask=jnp.asarray(held)))
-    static = (model, tuple(range(most + 1)), learning_rate, optimiser, False, tuning, False)
-    own_rates = None if rates is None else jnp.asarray(rates, jnp.float32)[None]
-    program = Program(_adapt, static, (jnp.asarray(meta, jnp.float32)[None], tasks, own_rates))
-    reached = np.asarray(program.run(around)[0])[0]
-    losses = np.where(np.isnan(reached), np.inf, reached).mean(0)
-    if not np.isfinite(losses).any():
-        raise InputError(f"fine-tuning diverged at every number of steps of {learning_rate:g}; lower --learning-rate.")
-    return StepChoice(int(losses.argmin()), by, losses.tolist(), program.flops())
 
 
 def one_task(support: Samples, query: Samples | None = None) -> Tasks:
