@@ -1,4 +1,4 @@
-"""How many steps of fine-tuning: with so few samples there is often nothing to hold out for good, so the number is chosen
+"""How many steps of fine-tuning: few samples leave nothing to hold out for good, so the number is chosen
 on the samples themselves.
 
 From a meta-model and one task's samples to a number of steps and the losses that speak for it.
