@@ -16,6 +16,7 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")
 
 os.environ["FEWJOULE_CACHE"] = tempfile.mkdtemp(prefix="fewjoule-tests-")  # never the user's own
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +26,9 @@ import fewjoule as fj
 
 MAPS = Path("/proc/self/maps")
 MODEL = fj.mlp([1, 6, 5, 1])
+
+hypothesis.settings.register_profile("fixed", derandomize=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))  # "default" looks for new cases
 
 
 def pytest_unconfigure():

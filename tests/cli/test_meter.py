@@ -15,6 +15,8 @@ from fewjoule.models.weights import read_header
 from tests.energy.powercap_tree import JOULES_A_RUN, metered
 from tests.energy.recomputed import recomputed
 
+pytestmark = pytest.mark.slow
+
 MEASURED = {"pretraining": 1.0, "computation": 1.0, "adaptation": 1 / 2}  # the share of one new task of two
 SHARED = 0.01  # what is the same for all tasks (Adam's bias) is computed once for all
 

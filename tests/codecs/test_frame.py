@@ -77,6 +77,14 @@ def test_a_wrong_sender_with_a_right_checksum_never_crashes(spec, data):
         assert np.isfinite(out).all()
 
 
+def test_a_scale_whose_levels_overflow_is_refused():
+    content = bytearray(MESSAGES["quantise:3"][:-4])
+    content[5] = 126
+    for read in (decode, codec("quantise:3").decode):
+        with pytest.raises(InputError, match="NaN or infinity"):
+            read(resealed(bytes(content)), 150)
+
+
 def test_trial_19_a_few_bytes_cannot_ask_for_gigabytes():
     """A sparse message without positions may claim 2**31 - 1 weights: 8.6 GB where the claim is believed."""
     message = frame(4, 2**31 - 1, bytes([1, 0, 0, 0, 0]))

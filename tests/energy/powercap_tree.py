@@ -1,5 +1,8 @@
 """A powercap tree in a temporary folder, whose counters the test moves, or the metered programs themselves."""
 
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from fewjoule.energy import NoMeterError, metering
@@ -7,6 +10,22 @@ from fewjoule.training.program import Program
 
 RANGE_UJ = 262_143_328_850
 JOULES_A_RUN = 1e-3
+
+
+def put(counter: Path, value: int) -> None:
+    """Set a counter in one write, as the kernel does: whoever reads meanwhile sees the old number or the new one."""
+    file = os.open(counter, os.O_WRONLY)
+    os.pwrite(file, f"{value:<20}\n".encode(), 0)
+    os.close(file)
+
+
+def wait_until(seen: Callable[[], bool]) -> None:
+    """Until the watching thread has seen something."""
+    for _ in range(6000):
+        if seen():
+            return
+        time.sleep(0.005)
+    raise AssertionError("nothing seen in 30 s")
 
 
 class Tree:
@@ -26,7 +45,8 @@ class Tree:
         folder = self.path(zone)
         folder.mkdir()
         (folder / "name").write_text(name + "\n")
-        (folder / "energy_uj").write_text(f"{at}\n")
+        (folder / "energy_uj").touch()
+        put(folder / "energy_uj", at)
         (folder / "max_energy_range_uj").write_text(f"{range_uj}\n")
         return folder
 
@@ -36,7 +56,7 @@ class Tree:
             folder = self.path(zone)
             at = int((folder / "energy_uj").read_text()) + round(joules * 1e6)
             range_uj = int((folder / "max_energy_range_uj").read_text())
-            (folder / "energy_uj").write_text(f"{at % range_uj}\n")
+            put(folder / "energy_uj", at % range_uj)
 
 
 def metered(root: Path, patch) -> list[Program]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fewjoule.energy import NoMeterError, PowercapMeter, auto
 from fewjoule.energy import powercap as module
 from fewjoule.errors import InputError
-from tests.energy.powercap_tree import RANGE_UJ, Tree
+from tests.energy.powercap_tree import RANGE_UJ, Tree, put, wait_until
 
 
 @pytest.fixture
@@ -173,8 +173,7 @@ def test_a_watched_window_survives_several_wraps(tree, monkeypatch):
     for _ in range(3):
         tree.use(6.0, "intel-rapl:0")
         now = int((tree.path("intel-rapl:0") / "energy_uj").read_text())
-        while meter._last_uj != [now]:
-            time.sleep(0.005)
+        wait_until(lambda now=now: meter._last_uj == [now])
     assert meter.stop().joules == 18.0
     meter.close()
 
@@ -208,7 +207,7 @@ def test_trial_8_a_counter_that_was_set_back_or_jumped_is_no_measurement(tree, b
     meter = PowercapMeter(tree.root)
     meter.start()
     time.sleep(0.05)
-    counter.write_text(f"{after}\n")
+    put(counter, after)
     with pytest.raises(InputError, match=r"package-0 went from .* J to .* J in .* s, .*below 1000 W nor a wrap"):
         meter.stop()
     assert read(meter, tree, 1.0, "intel-rapl:0").joules == 1.0  # the next window is as good as any
@@ -219,9 +218,8 @@ def test_trial_8_what_the_watching_thread_saw_is_not_forgotten(tree, monkeypatch
     counter = tree.zone("intel-rapl:0", "package-0", at=5_000_000, range_uj=200_000_000) / "energy_uj"
     meter = PowercapMeter(tree.root, max_watts=1.0, watch=True)  # looked at every 10 ms
     meter.start()
-    counter.write_text("4000000\n")
-    while meter._refusal is None:
-        time.sleep(0.005)
+    put(counter, 4_000_000)
+    wait_until(lambda: meter._refusal is not None)
     monkeypatch.setattr(
         module, "COUNTER_LAG_SECONDS", 1e3
     )  # at the end so much time has passed that it could be a wrap
@@ -229,8 +227,7 @@ def test_trial_8_what_the_watching_thread_saw_is_not_forgotten(tree, monkeypatch
         meter.stop()
     meter.start()
     tree.use(1.0, "intel-rapl:0")
-    while meter._last_uj != [5_000_000]:  # the thread is still there
-        time.sleep(0.005)
+    wait_until(lambda: meter._last_uj == [5_000_000])  # the thread is still there
     assert meter.stop().joules == 1.0
     meter.close()
 
@@ -263,8 +260,7 @@ def test_trial_20_a_counter_that_fails_meanwhile_is_one_clear_line(tree, monkeyp
 
     meter.start()
     monkeypatch.setattr(module.os, "pread", fail)
-    while watch and meter._refusal is None:
-        time.sleep(0.005)
+    wait_until(lambda: not watch or meter._refusal is not None)
     with pytest.raises(NoMeterError, match=r"energy_uj cannot be read \(Input/output error\); the processor did not"):
         meter.stop()
     with pytest.raises(NoMeterError, match="Input/output error"):

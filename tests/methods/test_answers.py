@@ -115,6 +115,7 @@ def test_the_message_is_as_short_as_it_says_for_any_model() -> None:
         assert run.downlink_bits.sum() == 0
 
 
+@pytest.mark.slow
 def test_models_of_any_architecture_take_part_and_equal_ones_give_the_same() -> None:
     agents, model = lines(3), fj.mlp([1, 5, 1])
     method = fj.answers(number=5, episodes=2, steps=2)

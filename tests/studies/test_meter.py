@@ -11,6 +11,8 @@ from fewjoule.studies.settings import load_study
 from tests.energy.powercap_tree import JOULES_A_RUN, metered
 from tests.energy.recomputed import recomputed
 
+pytestmark = pytest.mark.slow
+
 STUDY = """
 name = "metered"
 seeds = [0, 1]

@@ -119,6 +119,7 @@ def test_agents_that_never_met_have_starts_of_their_own(model, agents):
     assert np.linalg.norm(local.start[0] - local.start[1]) > 0.1
 
 
+@pytest.mark.slow
 def test_agents_with_samples_per_seed(model):
     agents = fj.sinusoid.agents([1, 2], samples=12, validation=0, seed=[0, 5])
     local = fj.train_locally(model, agents, seed=[0, 5], max_steps=4, batch=None)

@@ -34,7 +34,7 @@ def decode(data: bytes, size: int) -> np.ndarray[Any, Any]:
     kind, body = read_frame(data, size)
     for known in CODECS.values():
         if known.kind == kind:
-            return known.read(body, size)
+            return known.received(body, size)
     raise InputError(f"coded message has unknown kind {kind}; upgrade this package.")
 
 

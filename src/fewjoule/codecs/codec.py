@@ -116,7 +116,16 @@ class Codec(ABC):
         kind, body = read_frame(data, size)
         if kind != self.kind:
             raise InputError(f"coded message has kind {kind}, {self.spec} is kind {self.kind}; both ends must agree.")
-        return self.read(body, size)
+        return self.received(body, size)
+
+    @classmethod
+    def received(cls, body: bytes, size: int) -> np.ndarray[Any, Any]:
+        """What `read` gives, all finite: a sender may choose a scale whose levels overflow."""
+        with np.errstate(over="ignore"):
+            values = cls.read(body, size)
+        if not np.isfinite(values).all():
+            raise InputError("coded message has NaN or infinity; the sender's run diverged.")
+        return values
 
     def apply(self, vector: Array, key: Array) -> tuple[Array, Any, Array]:
         """What the receiver decodes, what is sent, and its length in bytes."""
@@ -146,10 +155,7 @@ class Float(Codec):
     @classmethod
     def read(cls, body: bytes, size: int) -> np.ndarray[Any, Any]:
         need_length(body, cls().most_body_bytes(size))
-        values = np.frombuffer(body, cls.dtype).astype(np.float32)
-        if not np.isfinite(values).all():
-            raise InputError("coded message has NaN or infinity; the sender's run diverged.")
-        return values
+        return np.frombuffer(body, cls.dtype).astype(np.float32)
 
 
 @dataclass(frozen=True)
