@@ -101,13 +101,14 @@ def test_the_spread_is_of_those_that_are_kept(model):
 
 
 @pytest.mark.parametrize("name", AVERAGING)
-def test_every_method_that_averages_takes_it(name, model):
+def test_every_method_that_averages_takes_it(name):
     built = fj.method(name, combine="trimmed:0.4")
     assert built.combine == "trimmed:0.4"
     described = built.describe()
     assert fj.method(described.pop("method"), **described) is built
-    plain = cost(fj.method(name), fj.mlp([1, 4, 1]), fj.energy.link("paper"))
-    assert cost(built, fj.mlp([1, 4, 1]), fj.energy.link("paper")) == plain  # nothing more is sent
+    model = fj.mlp([1, 4, 2], loss="cross_entropy")
+    plain = cost(fj.method(name), model, fj.energy.link("paper"))
+    assert cost(built, model, fj.energy.link("paper")) == plain  # nothing more is sent
 
 
 def test_averaging_methods_are_all_but_these():

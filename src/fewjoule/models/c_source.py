@@ -82,7 +82,7 @@ def write_c(
 def writable_folder(folder: Path, *, force: bool = False) -> None:
     """Refuse a folder that `write_c` would refuse."""
     if folder.is_dir() and not force:
-        raise InputError(f"{folder} exists and is not overwritten; choose another name or give --force (force=True).")
+        raise InputError(f"{folder} exists and is not overwritten; choose another name, or force=True (--force).")
     if not folder.is_dir():
         check_new_folder(folder)
 

@@ -35,8 +35,8 @@ ORIGINALS = Originals(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
     ),
-    f"get {', '.join(FILES)} of Fashion-MNIST (github.com/zalandoresearch/fashion-mnist) and give their folder with "
-    "--data-dir.",
+    f"get {', '.join(FILES)} of Fashion-MNIST (github.com/zalandoresearch/fashion-mnist) and give their folder to "
+    "load(folder) (--data-dir).",
 )
 CLASSES = 10
 SPLITS = ("classes", "dirichlet")

@@ -38,8 +38,8 @@ WINDOW, STEP = 128, 64
 LAST_AGENT = 21
 LOUDNESS = 20.0  # g^-1: amplitudes well above a twentieth of gravity count by their logarithm
 CURE = (
-    "get the data set from archive.ics.uci.edu/dataset/341, unpack it, and give the folder that has RawData in it with "
-    "--data-dir."
+    "get the data set from archive.ics.uci.edu/dataset/341, unpack it, and give the folder that has RawData in it to "
+    "load(folder) (--data-dir)."
 )
 
 Values = np.ndarray[Any, np.dtype[np.float32]]

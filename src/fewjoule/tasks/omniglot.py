@@ -33,7 +33,9 @@ from fewjoule.tasks.ways import Rows, few_shot
 REPACKED = "omniglot_png.tar.xz"
 ZIPS = ("images_background.zip", "images_evaluation.zip")
 TEST_CHARACTERS = "splits/vinyals/test.txt"
-CURE = f"get {' and '.join(ZIPS)} of github.com/brendenlake/omniglot and give their folder with --data-dir."
+CURE = (
+    f"get {' and '.join(ZIPS)} of github.com/brendenlake/omniglot; give their folder to load(folder) (--data-dir)."
+)
 ORIGINALS = Originals(
     "omniglot",
     {
@@ -48,8 +50,8 @@ VINYALS = Originals(
     "omniglot",
     {TEST_CHARACTERS: "845264cc5c156180828ccf17915668b17ee21424d0170df6e7d81676aa5d1204"},
     ("https://raw.githubusercontent.com/jakesnell/prototypical-networks/master/data/omniglot/",),
-    f"get {TEST_CHARACTERS} of github.com/jakesnell/prototypical-networks (data/omniglot) and put it into the folder "
-    "of --data-dir, or use split 'alphabets'.",
+    f"get {TEST_CHARACTERS} of github.com/jakesnell/prototypical-networks (data/omniglot) and put it into that "
+    "folder, or use split 'alphabets'.",
 )
 SPLITS = ("alphabets", "vinyals")
 DRAWING = re.compile(r"images_(background|evaluation)\w*/([\w()-]+)/(character\d\d)/\d+_(\d\d)\.png")

@@ -21,7 +21,7 @@ LABELS = {
 }
 CURE = (
     "get MNIST's four files and, of github.com/facebookresearch/qmnist, "
-    f"{' and '.join(LABELS)}; give their folder with --data-dir."
+    f"{' and '.join(LABELS)}; give their folder to load(folder) (--data-dir)."
 )
 DIGITS = mnist.ORIGINALS._replace(cure=CURE)
 ORIGINALS = Originals("qmnist", LABELS, ("https://raw.githubusercontent.com/facebookresearch/qmnist/master/",), CURE)
