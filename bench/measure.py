@@ -162,7 +162,8 @@ def _readme(found: Numbers) -> str:
         f"{less(paper, match)} energy and {loss(better)} it at {less(paper, better)}.",
         "- **Answers beat weights.** Agents that send 20 answers of their models, not the weights, reach "
         f"{loss(asked)} Meta-Backward's loss at {less(paper, asked)} energy. The server does the rest, on mains power "
-        "and counted apart.",
+        f"and counted apart. The control that hears nothing, a server that makes its tasks up, has "
+        f"{loss(_of(sinusoid, 'invented'))} that loss.",
         f"- On MNIST `lean` has {accuracy(close)} accuracy at {less(digits, close)} energy and {accuracy(closer)} at "
         f"{less(digits, closer)}; `answers` has {accuracy(said)} at {less(digits, said)}.",
     )

@@ -80,20 +80,10 @@ def study_file() -> str:
         "",
         "Every table and key; [studies](../studies.md) has an example.",
     ]
-    tables: list[tuple[str, str, type[Any]]] = [("top", "The top of the file", Study)]
-    tables += [(f"family.{kind}", f'[family], kind = "{kind}"', family) for kind, family in FAMILIES.items()]
-    for key in ("model", "local", "evaluation", "energy", "federation"):
-        annotation = Study.model_fields[key].annotation
-        tables.append(
-            (key, f"[{key}]", next(t for t in (annotation, *get_args(annotation)) if hasattr(t, "model_fields")))
-        )
-    tables.append(("methods", "[[methods]]", MethodEntry))
-    for name, title, table in tables:
-        rows = []
-        for key, field in table.model_fields.items():
-            if name == "top" and key in ("family", "model", "local", "evaluation", "energy", "federation", "methods"):
-                continue
-            rows.append((f"`{key}`", _type(field), _default(field), words.get(name, {}).get(key, "")))
+    for name, title, table in tables():
+        rows = [
+            (f"`{key}`", _type(table[key]), _default(table[key]), words.get(name, {}).get(key, "")) for key in table
+        ]
         lines += ["", f"## {title}", "", *_table(("key", "type", "default", "meaning"), rows)]
     lines += ["", "## Settings of each method", "", "Beside `name`, `label`, `method`, `runs`, `paper` and `ceiling`."]
     rows = []
@@ -102,6 +92,19 @@ def study_file() -> str:
         shown = ", ".join(f"`{p.name}`" if p.default is p.empty else f"`{p.name} = {p.default!r}`" for p in settings)
         rows.append((f"`{name}`", shown))
     return "\n".join([*lines, "", *_table(("method", "settings (with their defaults)"), rows)]) + "\n"
+
+
+def tables() -> list[tuple[str, str, dict[str, FieldInfo]]]:
+    """The tables of a study file: their name in study-keys.toml, their title, and their keys."""
+    inner = ("model", "local", "evaluation", "energy", "federation")
+    top = {key: field for key, field in Study.model_fields.items() if key not in (*inner, "family", "methods")}
+    found = [("top", "The top of the file", top)]
+    found += [(f"family.{kind}", f'[family], kind = "{kind}"', t.model_fields) for kind, t in FAMILIES.items()]
+    for key in inner:
+        annotation = Study.model_fields[key].annotation
+        table = next(t for t in (annotation, *get_args(annotation)) if hasattr(t, "model_fields"))
+        found.append((key, f"[{key}]", table.model_fields))
+    return [*found, ("methods", "[[methods]]", MethodEntry.model_fields)]
 
 
 def _type(field: FieldInfo) -> str:

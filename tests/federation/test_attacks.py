@@ -390,6 +390,7 @@ def test_old_tls_is_refused(real: Real) -> None:
 def test_broken_http2_from_a_member_harms_nobody(real: Real, sent: bytes) -> None:
     with memory_within(real.processes["server"].pid, 60):
         dial(real.port, tls(real.kit("south"), real.kit("north")), sent)
+    assert real.processes["server"].poll() is None
 
 
 def test_a_run_goes_on_among_ten_thousand_connections(real: Real, operator: Operator) -> None:

@@ -55,8 +55,22 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 every_method = pytest.mark.parametrize("method", [*CASES.values(), AUTO], ids=[*CASES, "meta_backward auto"])
 PLAIN = {name: method for name, method in CASES.items() if name != "lean"} | {"meta_backward auto": AUTO}
-AKIN = ("reptile", "fedavgm", "fedprox", "ditto", "meta_sgd", "fomaml", "invented", "local", "random")
-"""Near relations of others."""
+AKIN = (
+    "reptile",
+    "fedsgd",
+    "fedavgm",
+    "fedexp",
+    "fedprox",
+    "ditto",
+    "meta_sgd",
+    "fomaml",
+    "invented",
+    "answers",
+    "local",
+    "random",
+    "meta_backward auto",
+)
+"""Each has a near relation among the others, or a test of its own: left to the slow stage."""
 uncoded_method = pytest.mark.parametrize(
     "method",
     [pytest.param(m, id=name, marks=[pytest.mark.slow] if name in AKIN else []) for name, m in PLAIN.items()],

@@ -33,9 +33,7 @@ from fewjoule.tasks.ways import Rows, few_shot
 REPACKED = "omniglot_png.tar.xz"
 ZIPS = ("images_background.zip", "images_evaluation.zip")
 TEST_CHARACTERS = "splits/vinyals/test.txt"
-CURE = (
-    f"get {' and '.join(ZIPS)} of github.com/brendenlake/omniglot; give their folder to load(folder) (--data-dir)."
-)
+CURE = f"get {' and '.join(ZIPS)} of github.com/brendenlake/omniglot; give their folder to load(folder) (--data-dir)."
 ORIGINALS = Originals(
     "omniglot",
     {
