@@ -85,7 +85,12 @@ def study_file() -> str:
             (f"`{key}`", _type(table[key]), _default(table[key]), words.get(name, {}).get(key, "")) for key in table
         ]
         lines += ["", f"## {title}", "", *_table(("key", "type", "default", "meaning"), rows)]
-    lines += ["", "## Settings of each method", "", "Beside `name`, `label`, `method`, `runs`, `paper` and `ceiling`."]
+    lines += [
+        "",
+        "## Settings of each method",
+        "",
+        "In addition to `name`, `label`, `method`, `runs`, `paper` and `ceiling`.",
+    ]
     rows = []
     for name, build in METHODS.items():
         settings = inspect.signature(build).parameters.values()

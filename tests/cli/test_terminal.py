@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from fewjoule._version import __version__
+from fewjoule.cli import app
 from fewjoule.cli.progress import Progress
 from fewjoule.cli.screen import show_answers, show_summary
 from fewjoule.energy import Ledger
@@ -43,11 +45,22 @@ def test_trial_24_a_server_s_column_fits_too(tmp_path: Path, capsys: pytest.Capt
     folder = make_folder(tmp_path / "run", methods=methods, tasks=5, metric="accuracy")
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     summary["methods"]["maml"]["energy"]["server"] = {"modelled": {"joules": 1.2345e-7}}
+    summary["methods"]["random"]["remarks"] = ["worse than a constant: " + "a long remark " * 9 + "is wrapped"]
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     show_summary(folder)
     said = capsys.readouterr().out.splitlines()
     assert any("server" in line for line in said)
+    assert said[-1].endswith("is wrapped")
     assert all(len(line) <= 80 for line in said)
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("federation",)])
+def test_help_is_plain_and_whole(words: tuple[str, ...]) -> None:
+    said = CliRunner().invoke(app, [*words, "--help"], terminal_width=80).output
+    assert "--help  " in said
+    assert "<bool>" not in said  # a flag takes no value
+    assert "..." not in said.replace("[ARGS]...", "")  # no line is cut
+    assert all(len(line) <= 80 for line in said.splitlines())
 
 
 def test_the_terminal_s_joules_are_the_ledger_s(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

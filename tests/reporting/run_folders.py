@@ -30,7 +30,8 @@ METHODS: dict[str, tuple[str, str, int, int, float, float, float]] = {
     "imaml-500-50": ("iMAML-500-50", "imaml", 500, 3, 3.9, 0.122, 6.2),
     "imaml-50-500": ("iMAML-50-500", "imaml", 50, 3, 2.5, 0.085, 5.9),
     "meta_backward-linear": ("Meta-Backward, linear radius", "meta_backward", 50, 3, -1.0, -1.0, 0.011),
-    "answers": ("Answers (20 of 6 bits)", "answers", 0, 3, 0.9, 0.075, 0.002),
+    "invented": ("Invented tasks", "invented", 0, 0, 2.2, 0.072, 0.0),
+    "answers": ("Answers (20 of 6 bits)", "answers", 0, 3, 0.9, 0.065, 0.002),
 }
 OWN_BITS = {"answers": 120}
 """Of a message, where a method does not send its weights."""

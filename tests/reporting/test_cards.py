@@ -18,7 +18,8 @@ from tests.reporting.run_folders import AGENTS, METHODS, bits_of, make_folder
 def method(name: str, error: float, joules: float, half: float | None = None, *, server: float = 0.0) -> Contender:
     """With an interval from error / half to error * half."""
     low, high = (None, None) if half is None else (error / half, error * half)
-    return Contender(name, name, name, error, low, high, joules, server, name == "random")
+    is_control = name in ("random", "control")
+    return Contender(name, name, name, error, low, high, joules, server, name == "random", is_control)
 
 
 RANDOM = method("random", 10.0, 0.0, 1.1)
@@ -54,6 +55,29 @@ def test_ten_times_the_joules_must_halve_the_error(error: float, winner: str) ->
 def test_what_costs_nothing_may_be_the_cheapest_but_has_no_value_per_joule() -> None:
     methods = [RANDOM, method("free", 0.5, 0.0), method("paid", 0.4, 5.0)]
     assert chosen(methods) == ["free", "paid", "paid"]
+
+
+def test_a_control_wins_only_where_nothing_beats_it() -> None:
+    control = method("control", 0.3, 0.0, 1.1)
+    better, worse, same = method("better", 0.1, 9, 1.1), method("worse", 0.4, 1, 1.1), method("same", 0.28, 1, 1.1)
+    assert chosen([RANDOM, control, better, worse]) == ["better"] * 3
+    assert chosen([RANDOM, control, worse]) == ["control"] * 3
+    assert chosen([RANDOM, control, better], 5.0) == ["control"] * 3  # all that the budget leaves
+    assert chosen([RANDOM, control, same]) == ["same"] * 3
+    assert all(answer.ties == [control] for answer in answers([RANDOM, control, same]).values())
+    assert chosen([RANDOM, method("control", 9.0, 0.0, 1.1), better, worse]) == ["worse", "better", "better"]
+
+
+def test_a_control_is_called_one(regression: Path) -> None:
+    summary = RunFolder.read(regression).summary
+    found = answers([RANDOM, method("control", 0.3, 0.0), method("worse", 0.4, 1.0)])
+    alone = note_words(summary, found["cheapest"])
+    assert alone == "a control: it learns from no agent; too few seeds for an interval"
+    found = answers([RANDOM, method("control", 0.3, 0.0, 1.1), method("same", 0.28, 1.0, 1.1)])
+    assert note_words(summary, found["value"]).endswith("; a tie with control (control, 0 J)")
+    facts = digest(RunFolder.read(regression))
+    assert {f.name for f in facts if f.is_control} == {"random", "invented"}
+    assert not {"random", "invented"} & set(on_frontier(facts))
 
 
 def test_a_tie_is_called_a_tie_and_its_cheapest_is_named(regression: Path) -> None:

@@ -89,7 +89,7 @@ def sentences(page: str, css: str) -> list[str]:
 def test_the_sentence_answers_and_what_diverged_is_named(regression: Path) -> None:
     page = (regression / "report.html").read_text(encoding="utf-8")
     said = " ".join(re.findall(r'id="answer">(.*?)</p>', page, re.S)[0].split())
-    assert said.startswith("On the run’s link “paper” Answers (20 of 6 bits) gives loss ")
+    assert said.startswith("On the run’s link “paper”, Answers (20 of 6 bits) gives loss ")
     assert "Meta-Backward gives loss" in said
     assert any("linear radius diverged on every seed (0 and 1)" in line for line in sentences(page, "note"))
 
@@ -134,7 +134,7 @@ def test_trial_27_page_and_terminal_say_what_a_start_is_worth(
     remark = "no better than a constant: loss 9 after 10 fine-tuning steps on the agents' samples, 8 without any model"
     change_summary(folder, lambda s: s["methods"]["average"].update(remarks=[remark]))
     show_summary(folder)
-    assert f"average is {remark}" in capsys.readouterr().out.splitlines()
+    assert f"average is {remark}" in " ".join(capsys.readouterr().out.split())
     page = write_report(folder).read_text(encoding="utf-8")
     assert any(f"average is {remark}." in html.unescape(line) for line in sentences(page, "note"))
 

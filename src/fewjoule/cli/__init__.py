@@ -16,19 +16,19 @@ COMMANDS = {  # name: where it is, and the first line of its help
     ),
     "plan": (
         "plan.plan",
-        "Say what every method would cost one agent at most on a link, which fit a budget, and which to take.",
+        "Estimate what each method costs one agent at most on a link, which ones fit a budget, and which to take.",
     ),
     "doctor": (
         "doctor.doctor",
-        "Say what this machine can measure and whether a run would work; exit code 0 only if it would.",
+        "Check what this machine can measure and whether a run would work; exit code 0 only if it would.",
     ),
-    "report": ("report.report", "Make the figures and the page of a run again, from its folder alone."),
+    "report": ("report.report", "Redraw the figures and the page of a run, from its folder alone."),
     "train": ("train.train", "Train a meta-model over the agents in FOLDER."),
-    "adapt": ("adapt.adapt", "Fine-tune META to a new task from a few samples, or to every task of a folder at once."),
+    "adapt": ("adapt.adapt", "Fine-tune META to a new task from a few samples, or to every task in a folder."),
     "predict": ("predict.predict", "Write a model's predictions for INPUTS as CSV: one line per sample."),
     "evaluate": (
         "evaluate.evaluate",
-        "Fine-tune META to every new task in FOLDER and show how good that is, as a CDF and a table.",
+        "Fine-tune META to every new task in FOLDER and show the quality reached, as a table and a CDF.",
     ),
     "export": (
         "export.export",
@@ -53,7 +53,7 @@ def load(name: str) -> Any:
     found = getattr(import_module(f"fewjoule.cli.{module}"), what)
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
-    alone = typer.Typer(add_completion=False)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(name)(found)
     return typer.main.get_command(alone)
 
@@ -82,9 +82,10 @@ app = typer.Typer(
     cls=ImportedWhenCalled,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: no boxes, and no type for a flag
 )
 for name, (_, line) in COMMANDS.items():
-    app.command(name, help=line)(lambda: None)
+    app.command(name, short_help=line)(lambda: None)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import typer
 
 from fewjoule import files
 from fewjoule.cli import options
-from fewjoule.cli.screen import say, show_energy, stage, table
+from fewjoule.cli.screen import CHOOSING, say, show_energy, stage, table
 from fewjoule.energy import Ledger
 from fewjoule.energy.metering import Metering
 from fewjoule.errors import InputError, positive, positive_int
@@ -46,7 +46,7 @@ def adapt(
     seed: Annotated[int, typer.Option(help="Of the split by --choose validation.")] = 0,
     force: options.Force = False,
 ) -> None:  # fmt: skip
-    """Fine-tune META to a new task from a few samples, or to every task of a folder at once."""
+    """Fine-tune META to a new task from a few samples, or to every task in a folder."""
     positive_int("steps", steps, least=0)
     positive("learning_rate", learning_rate)
     named_optimiser(optimiser, learning_rate)
@@ -87,7 +87,7 @@ def adapt(
                 lambda around: choose_steps(model, loaded.vector, support, **held_out, around=around), None
             )
         spent = reader.of_flops(spent, chosen.flops)
-        spent["source"] += "; choosing the number of steps"
+        spent["source"] += f"; {CHOOSING}"
         ledger.add_reading(spent, method="choose", seed=seed, phase="adaptation", flops=chosen.flops)
         steps = chosen.steps
         adapted |= {"steps": steps, "chosen_by": choose}

@@ -32,7 +32,7 @@ def doctor(
         typer.Option(help="Folder of the energy counters (default: $FEWJOULE_POWERCAP or the kernel's)."),
     ] = None,
 ) -> None:
-    """Say what this machine can measure and whether a run would work; exit code 0 only if it would."""
+    """Check what this machine can measure and whether a run would work; exit code 0 only if it would."""
 
     def chosen() -> str:
         meter = energy.auto(require_measured=require_measured, powercap=powercap).meter

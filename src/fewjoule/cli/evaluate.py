@@ -33,7 +33,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Of the choice of shots.")] = 0,
     force: options.Force = False,
 ) -> None:  # fmt: skip
-    """Fine-tune META to every new task in FOLDER and show how good that is, as a CDF and a table."""
+    """Fine-tune META to every new task in FOLDER and show the quality reached, as a table and a CDF."""
     options.writable(output, cdf, force=force)
     wanted = options.step_list(steps)
     loaded = options.load(meta, spec, loss, layout)

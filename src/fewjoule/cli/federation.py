@@ -27,6 +27,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The site's folder, made by provision.", show_default=False)]
@@ -252,3 +253,7 @@ def demo(
         print(f"wrote {out}: kits, each with its data or study, for a server at {prepare}:{PORT}")
         return
     _finish(run_demo(out, lambda line: print(line, flush=True)))
+
+
+for registered in app.registered_commands:  # a short help is wrapped, where the whole one would be cut
+    registered.short_help = " ".join((registered.callback.__doc__ or "").split()) if registered.callback else None

@@ -31,9 +31,9 @@ def plan(
     classes: Annotated[int | None, typer.Option(min=1, help="Classes that one agent has, for answers.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON table.")] = False,
 ) -> None:
-    """Say what every method would cost one agent at most on a link, which fit a budget, and which to take.
+    """Estimate what each method costs one agent at most on a link, which ones fit a budget, and which to take.
 
-    Methods stand with their default settings; `lean` with the settings that its rule gives.
+    Methods have their default settings; `lean` has the settings that its own rule gives.
     """
     joules = None if budget is None else read_joules(budget)
     found = planned(

@@ -1,4 +1,4 @@
-"""`fewjoule report`: the figures and the page of a finished run, made again from its folder alone."""
+"""`fewjoule report`: the figures and the page of a finished run, redrawn from its folder alone."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +11,6 @@ from fewjoule.reporting import write_report
 def report(
     folder: Annotated[Path, typer.Argument(help="A run folder, as `fewjoule run` writes it.", show_default=False)],
 ) -> None:
-    """Make the figures and the page of a run again, from its folder alone."""
+    """Redraw the figures and the page of a run, from its folder alone."""
     page = write_report(folder)
-    typer.echo(f"{page} and {page.parent / 'figures'} are made.")
+    typer.echo(f"wrote {page} and {page.parent / 'figures'}")

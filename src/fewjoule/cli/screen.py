@@ -1,6 +1,7 @@
 """What commands show: plain aligned tables on stdout, progress on stderr."""
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,11 +21,20 @@ from fewjoule.reporting.run_folder import MethodSummary, RunFolder, Spread, Summ
 
 LABEL = 26
 """Characters of a method in a table, so that it fits 80 columns."""
+WIDTH = 80
+"""Columns of a terminal."""
+CHOOSING = "choosing the number of steps"
+"""The end of a source of joules that were spent before the adaptation itself."""
 SEE_CHOOSING = "compare other methods and starts, see docs/choosing-a-method.md"
 
 
 def say(text: str = "") -> None:
     typer.echo(text)
+
+
+def say_wrapped(text: str) -> None:
+    """A sentence on as many lines as it needs."""
+    typer.echo(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
@@ -73,8 +83,11 @@ def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
         say("energy: nothing was spent")
         return
     say(f"energy, all agents together (radio link {link!r}):" if link else "energy:")
-    keys = ("phase", "kind", "joules", "seconds", "bits", "flops")
-    table(("phase", "kind", "joules", "seconds", "bits", "FLOPs"), [[row.get(k) for k in keys] for row in rows])
+    shown = []
+    for row in rows:
+        phase = "choosing steps" if str(row.get("source", "")).endswith(CHOOSING) else row["phase"]
+        shown.append([phase, *(row.get(key) for key in ("kind", "joules", "seconds", "bits", "flops"))])
+    table(("phase", "kind", "joules", "seconds", "bits", "FLOPs"), shown)
     if link and not knows_receiving(named_link(link)):
         say("the downlink is not charged: this link does not say what receiving costs")
 
@@ -115,7 +128,7 @@ def show_summary(folder: Path) -> None:
     show_personal(summary)
     for method in summary.methods.values():
         for remark in method.remarks:
-            say(f"{method.label} is {remark}")
+            say_wrapped(f"{method.label} is {remark}")
 
 
 def show_personal(summary: Summary) -> None:

@@ -3,14 +3,17 @@
 A method takes part if somebody could have it (no ceiling) and it did not diverge. `error` is the loss, or 1 - accuracy.
 
 - Two methods *tie* if their 95 % intervals over seeds overlap. Below three seeds there is no interval and no tie.
+- A *control* learns from no agent: the random start, and `invented`. It is what the others must beat.
 - *Sensible* is a method that gets at least half of the way from a random start to the lowest error, on a logarithmic
-  scale, and does not tie with the random start. Without a random start the worst method stands for it.
+  scale, does not tie with the random start, and has a lower error than every control. Without a random start the worst
+  method stands for it. Only where no such method is left does a control that gets half of the way take its place.
 - **Cheapest sensible**: of the sensible methods the one with the fewest joules.
 - **Best value**: of the sensible methods that cost anything the one with the lowest error x joules^log10(2): ten times
-  the joules must at least halve the error.
+  the joules must at least halve the error. Where nothing sensible costs anything, the cheapest.
 - **Best quality**: the lowest error.
 
-A budget leaves out what costs more. Of methods that are equal in all this the first by name is taken.
+A budget leaves out what costs more; a control may then be all that is left. Of methods that are equal in all this the
+first by name is taken.
 """
 
 import math
@@ -26,6 +29,7 @@ TITLES = {"cheapest": "Cheapest sensible", "value": "Best value", "quality": "Be
 HALVES = math.log10(2)
 """Power of the joules in the rule of best value."""
 FEWEST = "too few seeds for an interval"
+CONTROL = "a control: it learns from no agent"
 NOBODY = "no method fits"
 
 
@@ -41,6 +45,7 @@ class Contender(NamedTuple):
     joules: float
     server: float  # joules that the server spends by itself, not in `joules`
     random: bool  # a random start, which the others are measured by
+    control: bool  # learns from no agent, so it wins only where nothing beats it
 
 
 class Answer(NamedTuple):
@@ -57,25 +62,23 @@ def contenders(facts: Sequence[Facts], summary: Summary) -> list[Contender]:
         if f.contends and f.error is not None:
             ends = [None, None] if f.low is None or f.high is None else [f.low, f.high]
             low, high = sorted(error_of(summary, end) for end in ends if end is not None) or (None, None)
-            is_random = f.summary.method == "random"
-            spent = (f.joules(), f.joules(["server"]))
-            found.append(Contender(f.name, f.label, f.short, f.error, low, high, *spent, is_random))
+            spent, is_random = (f.joules(), f.joules(["server"])), f.summary.method == "random"
+            found.append(Contender(f.name, f.label, f.short, f.error, low, high, *spent, is_random, f.is_control))
     return found
 
 
 def answers(methods: Sequence[Contender], budget: float = math.inf) -> dict[str, Answer]:
     """The answer of every card, by the keys of `TITLES`."""
     fitting = [m for m in methods if m.joules <= budget]
-    good = sensible(methods)
-    fits = [m for m in fitting if m in good]
-    paid = [m for m in fits if m.joules > 0]
+    fits = sensible(methods, budget)
+    paid, controls = [m for m in fits if m.joules > 0], [m for m in fitting if m.control and m not in fits]
     cheapest = min(fits, key=lambda m: (m.joules, m.error, m.name), default=None)
-    value = min(paid, key=lambda m: (worth(m), m.joules, m.name), default=None)
+    value = min(paid, key=lambda m: (worth(m), m.joules, m.name), default=cheapest)
     lowest = min(fitting, key=lambda m: (m.error, m.joules, m.name), default=None)
     equals = [m for m in fitting if lowest is not None and (m is lowest or tie(m, lowest))]
     return {
-        "cheapest": Answer(cheapest, _as_cheap(cheapest, fits)),
-        "value": Answer(value, _as_cheap(value, fits)),
+        "cheapest": Answer(cheapest, _as_cheap(cheapest, [*fits, *controls])),
+        "value": Answer(value, _as_cheap(value, [*fits, *controls])),
         "quality": Answer(lowest, [m for m in equals if m is not lowest]),
     }
 
@@ -87,13 +90,16 @@ def tie(one: Contender, other: Contender) -> bool:
     return one.low <= other.high and other.low <= one.high
 
 
-def sensible(methods: Sequence[Contender]) -> list[Contender]:
-    """The methods that are worth having at all."""
+def sensible(methods: Sequence[Contender], budget: float = math.inf) -> list[Contender]:
+    """The methods that are worth having at all and fit the budget; controls only where nothing else is left."""
     if not methods:
         return []
     start = next((m for m in methods if m.random), max(methods, key=lambda m: (m.error, m.name)))
     half = math.sqrt(start.error * min(m.error for m in methods))
-    return [m for m in methods if m is not start and m.error <= half and not tie(m, start)]
+    good = [m for m in methods if m is not start and m.error <= half and not tie(m, start) and m.joules <= budget]
+    controls = [m for m in methods if m.control]
+    learned = [m for m in good if not m.control and all(m.error < c.error for c in controls)]
+    return learned or [m for m in good if m.control]
 
 
 def worth(method: Contender) -> float:
@@ -125,8 +131,8 @@ def note_words(summary: Summary, answer: Answer) -> str:
     """What a card says in small letters: the interval, ties, and what the server spends."""
     if answer.chosen is None:
         return ""
-    server = answer.chosen.server
-    said = [interval_words(summary, answer.chosen), tie_words(answer.ties)]
+    server, control = answer.chosen.server, CONTROL if answer.chosen.control else ""
+    said = [control, interval_words(summary, answer.chosen), tie_words(answer.ties)]
     return "; ".join(part for part in [*said, f"{joules_text(server)} more at the server" if server else ""] if part)
 
 
@@ -136,7 +142,8 @@ def tie_words(ties: Sequence[Contender]) -> str:
         return ""
     cheapest = min(ties, key=lambda m: (m.joules, m.error, m.name))
     others = [f"{len(ties) - 1} {'other' if len(ties) == 2 else 'others'}"] if len(ties) > 1 else []
-    return "a tie with " + listing([f"{cheapest.short} ({joules_text(cheapest.joules)})", *others])
+    what = f"{'control, ' if cheapest.control else ''}{joules_text(cheapest.joules)}"
+    return "a tie with " + listing([f"{cheapest.short} ({what})", *others])
 
 
 def sentence(
@@ -144,10 +151,10 @@ def sentence(
 ) -> str:
     """What to take on this link, in one or two sentences; `reference` is the method all others are compared with."""
     found, fits = answers(methods, budget), sum(m.joules <= budget for m in methods)
-    start = f"On {where}"
+    start = f"On {where},"
     if budget < math.inf:
-        start += f" with {joules_text(budget)} to spend, {fits} of {len(methods)} methods fit:"
-    value = found["value"].chosen or found["cheapest"].chosen
+        start = f"On {where} with {joules_text(budget)} to spend, {fits} of {len(methods)} methods fit:"
+    value = found["value"].chosen
     if value is None:
         cheapest = answers(methods)["cheapest"].chosen
         least = f"the cheapest sensible one needs {joules_text(cheapest.joules)}" if cheapest else "none is sensible"

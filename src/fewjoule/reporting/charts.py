@@ -77,7 +77,8 @@ def shares(summary: Summary, facts: list[Facts], width: int, alt_text: str) -> s
     page.js changes the bars and the sums with the link.
     """
     top, left, right = 24, _names_width(width), width - 66
-    parts, at = [], float(left + 6)
+    legend = sum(26 + room_of(phase) for phase in TRAINING)
+    parts, at = [], float(min(left + 6, width - legend))
     for phase in TRAINING:
         parts.append(element("rect", x=at, y=6, width=10, height=10, fill=variable(phase)))
         parts.append(text(at + 14, 15, phase, fill="soft"))

@@ -11,6 +11,8 @@ from fewjoule.reporting.colours import family_of
 from fewjoule.reporting.run_folder import LEAST_SEEDS, MethodSummary, RunFolder, Summary
 from fewjoule.reporting.wording import drawable
 
+CONTROLS = ("random", "invented")
+"""Methods that learn from no agent, by their registered names: what the others must beat."""
 SMALLEST_ERROR = 1e-4
 """An error of 0 is drawn here on a logarithmic axis."""
 
@@ -42,6 +44,11 @@ class Facts:
     def contends(self) -> bool:
         """Whether the method has a quality that somebody could have."""
         return self.quality is not None and not self.summary.ceiling
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the method learns from no agent."""
+        return self.summary.method in CONTROLS and not self.summary.ceiling
 
     @property
     def share(self) -> float:
@@ -128,8 +135,10 @@ def frontier(points: Iterable[tuple[str, float, float]]) -> list[str]:
 
 
 def on_frontier(facts: list[Facts]) -> list[str]:
-    """The frontier of the methods that contend, cheapest first."""
-    return frontier((f.name, f.joules(), f.error) for f in facts if f.contends and f.error is not None)
+    """The frontier of the methods that contend, cheapest first; controls push others off it but are not on it."""
+    found = frontier((f.name, f.joules(), f.error) for f in facts if f.contends and f.error is not None)
+    controls = {f.name for f in facts if f.is_control}
+    return [name for name in found if name not in controls]
 
 
 def all_sources(facts: list[Facts]) -> list[tuple[str, str, str]]:

@@ -49,6 +49,10 @@ def scatter(summary: Summary, facts: list[Facts], layout: str, alt_text: str) ->
     said = number_tick if summary.metric == "loss" else lambda error: f"{100 * (1 - error):.3g} %"
     title = f"{summary.statistic} {summary.metric} after {summary.headline_steps} steps"
     fixed = axis_y(y, LEFT, width - RIGHT, said, title)
+    for f in shown:
+        if f.is_control and f.summary.method != "random":
+            ends = {"x1": LEFT + FREE, "x2": width - RIGHT, "y1": at[f.name][0], "y2": at[f.name][0]}
+            fixed += element("line", **ends, stroke=variable("soft"), stroke_dasharray="1 4", class_="control")
     bottom = height - BOTTOM
     moving = [axis_x(across, TOP, bottom, joules_tick, "joules of a run, all agents, without pretraining")]
     if any(not f.joules() for f in shown):
@@ -138,6 +142,6 @@ def _label(f: Facts, facts: list[Facts], layout: str) -> str:
     """A narrow picture has room for the frontier and the best of each family only."""
     if layout == "narrow":
         best = next((other for other in finished(facts) if other.contends and other.family == f.family), f)
-        if f is not best and f.contends and f.summary.method != "random" and f.name not in on_frontier(facts):
+        if f is not best and f.contends and not f.is_control and f.name not in on_frontier(facts):
             return ""
     return f.short if len(f.short) <= LABEL[layout] else f.short[: LABEL[layout] - 1] + "…"

@@ -183,7 +183,7 @@ def label_of(x: float, y: float, place: Place | None, words: str, **attributes: 
     halo: dict[str, Any] = {
         "paint_order": "stroke",
         "stroke": variable("ground"),
-        "stroke_width": 3,
+        "stroke_width": 5,
         "stroke_linejoin": "round",
     }
     said = text(place.x, place.y + 4, words, text_anchor=anchor, **halo, **attributes)

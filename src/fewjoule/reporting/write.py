@@ -103,6 +103,7 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
             host=tomllib.loads(run.study).get("host", {}),
             facts=facts,
             scored=scored,
+            controlled=any(f.is_control and f.summary.method != "random" for f in scored),
             best=on_frontier(facts),
             answers=found,
             cards=cards,

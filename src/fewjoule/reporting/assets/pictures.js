@@ -100,7 +100,7 @@ function drawScatter(svg, joules, contenders, budget) {
   }
   placed(points, width - 2, top - 8, floor);
   for (const p of points.filter((each) => each.label && each.at !== null)) {
-    const halo = { "paint-order": "stroke", stroke: "var(--ground)", "stroke-width": 3, "stroke-linejoin": "round" };
+    const halo = { "paint-order": "stroke", stroke: "var(--ground)", "stroke-width": 5, "stroke-linejoin": "round" };
     const bold = best.includes(p.name) ? "bold" : null;
     const anchor = { "text-anchor": p.left ? "end" : "start", "font-weight": bold, "data-label": p.name, opacity: faded(p.name) };
     if (Math.abs(p.at - p.y) >= 5) {
