@@ -54,7 +54,7 @@ def scatter(summary: Summary, facts: list[Facts], layout: str, alt_text: str) ->
             ends = {"x1": LEFT + FREE, "x2": width - RIGHT, "y1": at[f.name][0], "y2": at[f.name][0]}
             fixed += element("line", **ends, stroke=variable("soft"), stroke_dasharray="1 4", class_="control")
     bottom = height - BOTTOM
-    moving = [axis_x(across, TOP, bottom, joules_tick, "joules of a run, all agents, without pretraining")]
+    moving = [axis_x(across, TOP, bottom, joules_tick, "joules per run, all agents, without pretraining")]
     if any(not f.joules() for f in shown):
         moving.append(text(LEFT + FREE, bottom + 14, "0 J", fill="soft", text_anchor="middle"))
     places = {f.name: (across(f.joules()) if f.joules() else float(LEFT + FREE), at[f.name][0]) for f in shown}

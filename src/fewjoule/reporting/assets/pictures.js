@@ -68,7 +68,7 @@ function drawScatter(svg, joules, contenders, budget) {
     group.append(line({ x1: px, x2: px, y1: top, y2: floor, stroke: "var(--line)" }));
     group.append(textAt(x(value), floor + 14, joulesTick(value), { ...soft, "text-anchor": "middle" }));
   }
-  const title = "joules of a run, all agents, without pretraining";
+  const title = "joules per run, all agents, without pretraining";
   group.append(textAt(width - right, floor + 30, title, { ...soft, "text-anchor": "end" }));
   if (anyFree) group.append(textAt(left + free, floor + 14, "0 J", { ...soft, "text-anchor": "middle" }));
   if (budget > x.low && budget < x.high) {
