@@ -56,6 +56,13 @@ def test_ci_runs_the_readmes_own_set_up_and_test_commands():
     assert "\npytest\n" in script
 
 
+def test_the_output_shown_is_that_of_the_page_whose_code_is_run():
+    start = (ROOT / "docs/start.md").read_text("utf-8")
+    (shown,) = blocks("text")
+    assert f"```text\n{shown}```" in start  # tests/test_site.py runs the commands of start.md
+    assert "fewjoule run sinusoid --quick" in commands()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("fewjoule")])
 def test_the_commands_run(command, tmp_path):

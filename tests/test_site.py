@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import outputs, reference
+from tools import gallery, outputs, reference
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -38,6 +38,15 @@ def test_llms_txt_names_pages_that_exist():
     assert [name for name in named if not (DOCS / f"{name}.md").is_file()] == []
 
 
+def test_the_gallery_shows_what_its_tool_makes():
+    page = (DOCS / "gallery.md").read_text("utf-8")
+    assert set(re.findall(r"\((gallery/[\w-]+\.html)\)", page)) == {f"gallery/{name}.html" for name in gallery.STUDIES}
+    for name in gallery.STUDIES:
+        assert f"`fewjoule run {name}`" in page
+        assert (DOCS / f"gallery-{name}.png").stat().st_size < 250_000
+    assert "/docs/gallery/" in (ROOT / ".gitignore").read_text("utf-8").splitlines()  # its pages are made, not kept
+
+
 def test_other_outputs_would_be_noticed():
     page = "loss 0.35, 3 agents\n...\ndone\n"
     assert outputs.differences(page, "loss 0.351, 3 agents\nanything\nat all\ndone\n") == []
@@ -57,13 +66,19 @@ def test_a_page_shows_what_its_code_prints(page):
 
 
 @pytest.mark.slow
-def test_the_site_builds_strictly(tmp_path):
+@pytest.mark.parametrize("studies", [[], ["sinusoid"]])
+def test_the_site_builds_strictly(tmp_path, studies):
     pytest.importorskip("zensical", reason="needs the extra: pip install 'fewjoule[docs]'")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    shutil.copytree(DOCS, tmp_path / "docs")
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("gallery"))
+    gallery.make(studies, tmp_path / "docs", quick=True)
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     for page in DOCS.rglob("*.md"):
         assert (tmp_path / "site" / page.relative_to(DOCS)).with_suffix(".html").is_file()
+    for study in studies:
+        live = (tmp_path / "site/gallery" / f"{study}.html").read_text("utf-8")
+        assert live == (tmp_path / "docs/gallery" / f"{study}.html").read_text("utf-8")
+        assert 'data-card="value"' in live
     assert "https://" not in re.sub(r'href="https://[^"]*"', "", (tmp_path / "site/index.html").read_text("utf-8"))
