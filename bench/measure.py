@@ -156,14 +156,14 @@ def _readme(found: Numbers) -> str:
     close, closer, said = _of(mnist, "lean", "target match"), _of(mnist, "lean", "target better"), _of(mnist, "answers")
     lines = (
         "- **A plain average is as good as the paper's method.** On its sinusoids the average of the agents' own "
-        f"models, one upload, has a median loss of {average.reported:.2f}; Meta-Backward has {paper.reported:.2f} and "
-        f"spends {paper.joules / average.joules:.0f} times the energy.",
+        f"models, which takes one upload, has a median loss of {average.reported:.2f}; Meta-Backward has "
+        f"{paper.reported:.2f} and spends {paper.joules / average.joules:.0f} times the energy.",
         f"- **Few rounds and few bits do better.** `lean` has {loss(match)} Meta-Backward's loss at "
         f"{less(paper, match)} energy and {loss(better)} it at {less(paper, better)}.",
-        "- **Answers beat weights.** Agents that send 20 answers of their models, not the weights, reach "
-        f"{loss(asked)} Meta-Backward's loss at {less(paper, asked)} energy. The server does the rest, on mains power "
-        f"and counted apart. The control that hears nothing, a server that makes its tasks up, has "
-        f"{loss(_of(sinusoid, 'invented'))} that loss.",
+        "- **Answers beat weights.** Agents that send 20 answers of their models instead of the weights reach "
+        f"{loss(asked)} Meta-Backward's loss at {less(paper, asked)} energy. The server does the rest on mains power, "
+        f"which is counted separately. A control, in which the server hears from nobody and makes its tasks up, has "
+        f"{loss(_of(sinusoid, 'invented'))} Meta-Backward's loss.",
         f"- On MNIST `lean` has {accuracy(close)} accuracy at {less(digits, close)} energy and {accuracy(closer)} at "
         f"{less(digits, closer)}; `answers` has {accuracy(said)} at {less(digits, said)}.",
     )
