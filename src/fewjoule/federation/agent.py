@@ -24,6 +24,7 @@ from fewjoule.federation import blocks, wire
 from fewjoule.federation.blocks import AGENT, BlockError, Form
 from fewjoule.federation.broadcasts import heard
 from fewjoule.federation.consent import Check
+from fewjoule.federation.personal import write_personal
 from fewjoule.federation.spec import Contract, contract, leaves, named, read_spec, rebuild
 from fewjoule.federation.state import State, read_state, refusal, write_state
 from fewjoule.federation.wire import AgentReport, Message, MessageError
@@ -254,6 +255,7 @@ class AgentRunner:
             charged = float(rules.probe_bytes(agreed.method, agreed.model, probe)[0])
             arrays, report = leaves(probe), report._replace(charged_bytes=charged)
         else:
+            write_personal(self._path.parent, agreed, self.name, self._state, message.arrays[0])
             pair = jnp.stack([jnp.asarray(a) for a in message.arrays])
             losses, report = self._run(_losses, (agreed.model,), pair, self._data)
             arrays = (np.asarray(losses, np.float32),)

@@ -200,6 +200,8 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
         facts |= {"computation": None, "server": computation, "server_flops": flops}
         nothing = np.zeros((len(study.seeds), 1, len(prepared.agents)), np.int64)
         arrays |= {"uplink_bits": nothing, "downlink_bits": nothing}
+    if run.rates is not None:
+        arrays["rates"] = run.rates
     judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter, tuning, run.rates)
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
