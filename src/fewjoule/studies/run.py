@@ -146,7 +146,7 @@ def _run_methods(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    flops = {entry.name: _flops(prepared, entry) for entry in left}
+    flops = {entry.name: flops_of(prepared, entry) for entry in left}
     work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
     progress.stage("methods", sum(work.values()))
     for entry in left:
@@ -167,7 +167,7 @@ def _judging(prepared: Prepared, methods: list[Method]) -> Iterator[Callable[[],
         yield partial(adapted_loss_ahead, prepared.model, count, prepared.agents, **how)
 
 
-def _flops(prepared: Prepared, entry: MethodEntry) -> int:
+def flops_of(prepared: Prepared, entry: MethodEntry) -> int:
     """Of all agents over all rounds, for one seed; of those that take part."""
     agents, method = agents_of(prepared, entry), entry.build()
     share = present_of(len(agents), entry.participation) / len(agents)
