@@ -1,118 +1,168 @@
 """Methods on real federations, beside published numbers: docs/benchmarks.json and the tables of docs/benchmarks.md.
 
-    python bench/benchmarks.py --data-dir DATA                          # all federations with their studies' seeds
-    python bench/benchmarks.py --data-dir DATA hapt writers --seeds 3   # some of them; the others' numbers stay
-    python bench/benchmarks.py --data-dir DATA --quick                  # small ones, marked so in the page
-    python bench/benchmarks.py --draw                                   # only the tables, from the numbers there are
+    python bench/benchmarks.py --data-dir DATA                         # all federations with their studies' seeds
+    python bench/benchmarks.py --data-dir DATA omniglot                # both splits of one study
+    python bench/benchmarks.py --data-dir DATA hapt --methods fedrep ditto --seeds 5
+    python bench/benchmarks.py --data-dir DATA --estimate              # only how long everything would take here
+    python bench/benchmarks.py --data-dir DATA --quick                 # small ones, marked so in the page
+    python bench/benchmarks.py --draw                                  # only the tables, from the numbers there are
 
-Each federation is one run of its study, in a folder that is kept under --runs. Other numbers of shots are judged from
-the run's meta-models, and other links are priced from its messages, so nothing is trained twice.
+What is done is kept: a method's row with the same settings and seeds is not run again (--again runs it), and a run that
+was stopped goes on where it was, in its folder under --runs. Each row says when and how it was made. Other numbers of
+shots and ways are judged from the run's meta-models, and other links are priced from its messages, so nothing is
+trained twice.
 """
 
 import argparse
+import hashlib
 import json
+import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import fewjoule as fj
 from fewjoule.energy import link as named_link
+from fewjoule.energy.counts import count
 from fewjoule.files import use_compile_cache, write_atomically
-from fewjoule.reporting.run_folder import RunFolder, Spread
-from fewjoule.studies.prepare import prepare
-from fewjoule.studies.settings import Study, load_study
+from fewjoule.reporting.run_folder import SUMMARY, RunFolder, Spread
+from fewjoule.simulation.rules import uses_local
+from fewjoule.simulation.work import adaptation_flops, server_flops, training_flops
+from fewjoule.studies.parts import new_folder
+from fewjoule.studies.prepare import Prepared, prepare
+from fewjoule.studies.run import Told, flops_of, run_study
+from fewjoule.studies.settings import MethodEntry, Study, load_study
 from fewjoule.studies.summary import interval
+from fewjoule.tasks.samples import Tasks
 from fewjoule.training.adapt import adapt
 from fewjoule.training.mesh import use_all_cores
+from fewjoule.training.tuning import tuning_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, this file's folder is there instead
 from bench.answers import put
+from bench.benchmark_tables import LINKS, tables
+from bench.federations import FEDERATIONS, Federation, Judged, named
 
 MARKS = ("<!-- made by bench/benchmarks.py -->", "<!-- end of benchmarks -->")
-LINKS = ("wifi", "lte", "lora-sf7")
 PAGE, NUMBERS = Path("docs/benchmarks.md"), Path("docs/benchmarks.json")
 
 
-class Federation(NamedTuple):
-    """A study with settings, and the numbers of shots that new devices are judged with beside the study's own."""
-
-    study: str
-    settings: dict[str, Any]
-    shots: tuple[int, ...]
-    title: str
-
-
-FEDERATIONS = {
-    "omniglot-964": Federation("omniglot", {}, (1, 5), "Omniglot, 964/659 (30 alphabets), 5-way"),
-    "omniglot-1200": Federation(
-        "omniglot", {"family.split": "vinyals"}, (1, 5), "Omniglot, 1200/423 (Vinyals; not turned), 5-way"
-    ),
-    "writers": Federation("writers", {}, (1, 5, 10), "MNIST by its writers"),
-    "hapt": Federation("hapt", {}, (1, 5, 10), "Activities from phones (HAPT)"),
-    "fashion-classes": Federation("fashion", {}, (10,), "Fashion-MNIST, two classes each"),
-    "fashion-dirichlet": Federation("fashion", {"family.split": "dirichlet"}, (10,), "Fashion-MNIST, Dirichlet 0.1"),
-}
-
-
-class Published(NamedTuple):
-    """A published accuracy in per cent, of a federation's new tasks (with so many shots) or of its agents (None)."""
-
-    federation: str
-    method: str
-    shots: int | None
-    percent: float
-    source: str
-    differs: str
-
-
-CENTRAL = "centralised, 64 filters with batch normalisation, turned characters, tens of thousands of episodes"
-ROUNDS = "2000 rounds, a convolution net, all images, no image set aside; mean over images, ours over agents"
-PUBLISHED = (
-    Published("omniglot-1200", "MAML", 1, 98.7, "Finn et al. 2017", CENTRAL),
-    Published("omniglot-1200", "MAML", 5, 99.9, "Finn et al. 2017", CENTRAL),
-    Published("omniglot-1200", "ProtoNet", 1, 98.8, "Snell et al. 2017", CENTRAL),
-    Published("omniglot-1200", "ProtoNet", 5, 99.7, "Snell et al. 2017", CENTRAL),
-    Published("omniglot-1200", "Reptile", 1, 98.6, "re-implementations of Nichol et al. 2018", CENTRAL),
-    Published("omniglot-1200", "Reptile", 5, 99.5, "re-implementations of Nichol et al. 2018", CENTRAL),
-    Published("fashion-classes", "FedAvg", None, 80.4, "PFLlib", ROUNDS),
-    Published("fashion-classes", "FedRep", None, 99.56, "PFLlib", ROUNDS),
-    Published("fashion-classes", "Ditto", None, 99.44, "PFLlib", ROUNDS),
-    Published("fashion-dirichlet", "FedAvg", None, 85.9, "PFLlib", ROUNDS),
-    Published("fashion-dirichlet", "FedRep", None, 97.56, "PFLlib", ROUNDS),
-    Published("fashion-dirichlet", "Ditto", None, 97.47, "PFLlib", ROUNDS),
-)
+def measure(name: str, given: argparse.Namespace) -> None:
+    """Run what is not done yet of a federation, and save row by row what the tables need of it."""
+    federation, numbers = FEDERATIONS[name], read_numbers()
+    study = load_study(
+        federation.study, settings=federation.settings, seeds=None if given.seeds is None else list(range(given.seeds)),
+        quick=given.quick, data_dir=given.data_dir,
+    )  # fmt: skip
+    done = numbers.get(name, {})
+    keys = {entry.name: key_of(study, entry) for entry in study.methods}
+    rows = {n: row for n, row in done.get("methods", {}).items() if (row["how"] or {}).get("key") == keys.get(n, "")}
+    wanted = [entry for entry in study.methods if not given.methods or entry.name in given.methods]
+    left = [entry for entry in wanted if given.again or entry.name not in rows]
+    print(f"{name}: {len(wanted) - len(left)} of {len(wanted)} methods are done with these settings", flush=True)
+    if not left:
+        return
+    study = study.model_copy(update={"methods": left})
+    prepared = prepare(study)
+    for method, seconds in estimates(prepared, federation):
+        print(f"{name}: about {seconds / 60:6.1f} minutes  {method}", flush=True)
+    if given.estimate:
+        return
+    run = finished_run(prepared, given.runs / name, lambda line: print(f"{name}: {line}", flush=True))
+    facts = header(study, run, federation) | {"quick": given.quick, "methods": rows}
+    facts["new_alone"] = done["new_alone"] if "random" in rows else {}
+    how = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(["python", *sys.argv])}
+    how |= {"version": fj.__version__, "cores": len(os.sched_getaffinity(0))}
+    for entry in left:
+        rows[entry.name] = row_of(run, entry.name) | {"how": how | {"key": keys[entry.name]}}
+    for judged in federation.judged:
+        tasks = new_tasks(study, judged)
+        facts["devices"][judged.key] = len(tasks.query.mask)
+        for entry in left:
+            rows[entry.name]["new_devices"] |= judge(study, run, entry.name, tasks, judged.key)
+            if entry.method == "random":
+                facts["new_alone"] |= from_scratch(study, run, entry.name, tasks, judged.key, federation.alone_steps)
+        print(f"{name}: judged with {judged.key} of each class", flush=True)
+    numbers[name] = facts
+    write_atomically(NUMBERS, (json.dumps(numbers, indent=1) + "\n").encode(), force=True)
 
 
-def measure(name: str, *, data_dir: str, runs: Path, seeds: list[int] | None, quick: bool) -> dict[str, Any]:
-    """Run a federation's study and give what the tables need of it."""
-    chosen = FEDERATIONS[name]
-    study = load_study(chosen.study, settings=chosen.settings, seeds=seeds, quick=quick, data_dir=data_dir)
-    folder = runs / name
-    if folder.exists():
+def read_numbers() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(NUMBERS.read_text("utf-8")) if NUMBERS.exists() else {}
+    return found
+
+
+def key_of(study: Study, entry: MethodEntry) -> str:
+    """Stands for all that decides a method's row: other settings, another key."""
+    table = study.model_dump(mode="json", exclude={"methods": True, "family": {"folder"}})
+    text = json.dumps([table, entry.model_dump(mode="json")], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def finished_run(prepared: Prepared, folder: Path, show: Any) -> RunFolder:
+    """The study's run: from its folder where it is there whole or in parts, else anew."""
+    begun = folder.with_suffix(".begun")
+    what = " ".join(key_of(prepared.study, entry) for entry in prepared.study.methods)
+    if folder.exists() and (not begun.exists() or begun.read_text("utf-8") != what):
         shutil.rmtree(folder)
-    run = study.run(folder, show=lambda line: print(f"{name}: {line}", flush=True))
-    return figures(study, run, chosen.shots) | {"quick": quick}
+    if not folder.exists():
+        new_folder(prepared.study, str(folder))
+        begun.write_text(what, "utf-8")
+    if not (folder / SUMMARY).exists():
+        run_study(prepared, folder, Told(show))
+    return RunFolder.read(folder)
 
 
-def figures(study: Study, run: RunFolder, shots: tuple[int, ...]) -> dict[str, Any]:
-    """Quality with interval for every number of shots, what agents get, and what messages cost on three links."""
+def estimates(prepared: Prepared, federation: Federation) -> Iterator[tuple[str, float]]:
+    """Seconds that each method will take on this machine, by its operations and the speed of the model's gradient."""
+    study, model, tasks = prepared.study, prepared.model, prepared.tasks
+    assert tasks is not None
+    e, seeds = study.evaluation, len(study.seeds)
+    speed = flops_per_second(prepared) * min(jax.local_device_count(), seeds)
+    samples = [
+        j.shots * (j.ways or 1) for j in (Judged(e.shots, getattr(study.family, "ways", None)), *federation.judged)
+    ]
+    more = 1 + sum(samples[1:]) / samples[0]  # than the study's own new devices
+    total = 0.0
+    if any(uses_local(entry.build()) for entry in study.methods) or prepared.tests is not None:
+        steps = np.full((seeds, len(prepared.agents)), study.local.max_steps)
+        by: dict[str, Any] = study.local.model_dump(include={"learning_rate", "batch", "max_steps", "early_stopping"})
+        total = float(training_flops(model, prepared.agents, steps, name=study.local.optimiser, **by).sum()) / speed
+        yield "local training", total
+    for entry in study.methods:
+        method = entry.build()
+        flops = flops_of(prepared, entry) + server_flops(method, model, len(prepared.agents))
+        each = adaptation_flops(model, tasks, e.steps[-1], e.learning_rate, e.optimiser, method.tuning)
+        seconds = seeds * (flops + more * len(tasks.query.mask) * each) / speed
+        total += seconds
+        yield entry.name, seconds
+    yield "all of them", total
+
+
+def flops_per_second(prepared: Prepared) -> float:
+    """Of one device, for gradients of the model's loss on 50 samples of an agent."""
+    model = prepared.model
+    samples = jax.tree.map(lambda a: a[0, 0], prepared.agents.data.train)
+    few = samples._replace(x=samples.x[:50], y=samples.y[:50], mask=samples.mask[:50])
+    vector, gradient = model.init(jax.random.key(0)), jax.jit(jax.grad(model.loss))
+    jax.block_until_ready(gradient(vector, few))  # type: ignore[no-untyped-call]
+    began = time.perf_counter()
+    for _ in range(5):
+        jax.block_until_ready(gradient(vector, few))  # type: ignore[no-untyped-call]
+    return 5 * count(jax.grad(model.loss), vector, few).flops / (time.perf_counter() - began)
+
+
+def header(study: Study, run: RunFolder, federation: Federation) -> dict[str, Any]:
+    """What stands above a table and in its first rows."""
     summary = run.summary
-    metas = {name: _metas(run, name) for name, method in summary.methods.items() if method.quality}
-    judged = {k: _judge(study, metas, k) for k in sorted({*shots, study.evaluation.shots})}
-    methods = {}
-    for name, method in summary.methods.items():
-        methods[name] = {
-            "label": method.label,
-            "rounds": method.rounds,
-            "diverged": method.diverged,
-            "new_devices": {k: each[name] for k, each in judged.items() if name in each},
-            "agents": {s: _spread(spread) for s, spread in method.personal.items()},
-            **_messages(run, name),
-        }
     return {
         "seeds": summary.seeds,
         "agents": len(summary.agents),
@@ -120,39 +170,28 @@ def figures(study: Study, run: RunFolder, shots: tuple[int, ...]) -> dict[str, A
         "weights": summary.weights,
         "data": summary.data,
         "steps": study.evaluation.headline,
-        "most_steps": study.evaluation.steps[-1],
-        "devices": {k: each.pop("devices") for k, each in judged.items()},
-        "alone": None if summary.alone is None else _spread(summary.alone),
-        "methods": methods,
+        "alone_steps": federation.alone_steps,
+        "devices": {},
+        "alone": None if summary.alone is None else spread(summary.alone),
+        "new_alone": {},
     }
 
 
-def _metas(run: RunFolder, name: str) -> Any:
-    """The meta-models [seeds, d] of the seeds that went well."""
-    good = [seed for seed in run.summary.seeds if seed not in run.summary.methods[name].diverged]
-    return np.stack([fj.read_model(run.path / "meta" / f"{name}-{seed}.safetensors").vector for seed in good])
+def row_of(run: RunFolder, name: str) -> dict[str, Any]:
+    """What the run says of a method: what agents get, and what its messages cost on three links."""
+    method = run.summary.methods[name]
+    return {
+        "label": method.label,
+        "rounds": method.rounds,
+        "diverged": method.diverged,
+        "seconds": sum(row.seconds or 0 for row in run.ledger if row.method == name and row.phase == "computation"),
+        "new_devices": {},
+        "agents": {str(s): spread(each) for s, each in method.personal.items()},
+        **messages(run, name),
+    }
 
 
-def _judge(study: Study, metas: dict[str, Any], shots: int) -> dict[str, Any]:
-    """Mean accuracy of new devices with so many samples of a class, after the headline's and after the most steps."""
-    evaluation = study.evaluation.model_copy(update={"shots": shots, "own_test": 0.0})
-    prepared = prepare(study.model_copy(update={"evaluation": evaluation, "seeds": study.seeds[:1]}))
-    assert prepared.tasks is not None
-    found: dict[str, Any] = {"devices": len(prepared.tasks.query.mask)}
-    for name, vectors in metas.items():
-        result = adapt(prepared.model, vectors, prepared.tasks, **evaluation.adapting())
-        per_step = result.accuracy.mean(1)  # [seeds, steps]
-        found[name] = _bounded(per_step[:, evaluation.steps.index(evaluation.headline)])
-        found[name]["longest"] = _bounded(per_step[:, -1])
-    return found
-
-
-def _bounded(per_seed: Any) -> dict[str, Any]:
-    low, high = interval(per_seed)
-    return {"mean": float(per_seed.mean()), "low": low, "high": high}
-
-
-def _messages(run: RunFolder, name: str) -> dict[str, Any]:
+def messages(run: RunFolder, name: str) -> dict[str, Any]:
     """Bits that an agent sends, and their joules on each link: means over agents and seeds, every message priced."""
     sent = [row.bits for row in run.ledger if row.method == name and row.phase == "uplink" and row.bits]
     share = len(run.summary.agents) * len(run.summary.seeds)
@@ -160,109 +199,74 @@ def _messages(run: RunFolder, name: str) -> dict[str, Any]:
     return {"uplink_bits": sum(sent) / share, "joules": joules}
 
 
-def _spread(spread: Spread) -> dict[str, Any]:
-    return spread.model_dump(exclude_none=True)
+def new_tasks(study: Study, judged: Judged) -> Tasks:
+    """The study's new devices, with so many samples and classes."""
+    evaluation = study.evaluation.model_copy(update={"shots": judged.shots, "own_test": 0.0})
+    family = study.family if judged.ways is None else study.family.model_copy(update={"ways": judged.ways})  # type: ignore[union-attr]
+    if judged.ways is not None:  # as many queries in all
+        ways = study.family.ways  # type: ignore[union-attr]
+        evaluation = evaluation.model_copy(update={"tasks": max(20, evaluation.tasks * ways // judged.ways)})
+    tasks: Tasks = family.build(study.seeds[:1], evaluation).tasks  # type: ignore[union-attr]
+    return tasks
 
 
-def tables(numbers: dict[str, Any]) -> str:
-    """All tables of the page."""
-    lines = []
-    for name, federation in FEDERATIONS.items():
-        if name not in numbers:
-            lines += [f"### {federation.title}", "", "Not run yet.", "", *_published(name, None), ""]
-            continue
-        of = numbers[name]
-        size = "a small run (`--quick`): it shows that the study runs, not what methods reach. " if of["quick"] else ""
-        lines += [
-            f"### {federation.title}",
-            "",
-            f"{size}{of['agents']} agents, {of['model']} ({of['weights']} weights), seeds "
-            f"{', '.join(map(str, of['seeds']))}; accuracy in per cent after {of['steps']} steps"
-            + (", in brackets 95 % over seeds." if len(of["seeds"]) > 2 else "; too few seeds for an interval."),
-            "",
-            *_table(of),
-            "",
-            *_published(name, of),
-            "",
-        ]
-    return "\n".join(lines)
+def judge(study: Study, run: RunFolder, name: str, tasks: Tasks, key: str) -> dict[str, Any]:
+    """Mean accuracy of new devices after the headline's steps, with its interval over seeds; none where it diverged."""
+    e, files = study.evaluation, meta_files(run, name)
+    if not files:
+        return {}
+    rates = None if files[0].rates is None else jnp.stack([file.rates for file in files])
+    by: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser, "rates": rates}
+    vectors = jnp.stack([file.vector for file in files])
+    model, tuning = study.build_model(), tuning_of(files[0].card)
+    return {
+        key: bounded(adapt(model, vectors, tasks, steps=[e.headline], tuning=tuning, **by).accuracy[..., 0].mean(1))
+    }
 
 
-def _table(of: dict[str, Any]) -> Iterator[str]:
-    shots = list(of["devices"])
-    heads = [f"new devices, {k} shot{'s' if int(k) > 1 else ''} ({of['devices'][k]})" for k in shots]
-    links = [f"J on {link}" for link in LINKS]
-    yield _row(["method", *heads, "agents, before", "agents", "worst tenth", "bits sent by an agent", *links])
-    yield _row(["---"] * (len(heads) + len(links) + 5))
-    if of["alone"]:
-        yield _row(
-            ["alone (own local model)", *["–"] * len(heads), "–", *_agents(of["alone"]), "0", *["0"] * len(links)]
-        )
-    if "random" in of["methods"]:
-        alone = [_percent(of["methods"]["random"]["new_devices"][k]["longest"]) for k in shots]
-        label = f"a new device alone (random start, {of['most_steps']} steps)"
-        yield _row([label, *alone, "–", "–", "–", "0", *["0"] * len(links)])
-    first = shots[0]
-    order = sorted(of["methods"].values(), key=lambda m: -m["new_devices"].get(first, {"mean": 0})["mean"])
-    for method in order:
-        new = [_percent(method["new_devices"].get(k)) for k in shots]
-        before, after = (method["agents"].get(str(s)) for s in (0, of["steps"]))
-        sent = [f"{method['uplink_bits']:,.0f}", *(_joules(method["joules"][link]) for link in LINKS)]
-        yield _row([method["label"], *new, _percent(before, short=True), *_agents(after), *sent])
+def from_scratch(study: Study, run: RunFolder, name: str, tasks: Tasks, key: str, steps: int) -> dict[str, Any]:
+    """Mean accuracy of new devices that need nobody: many steps from the seeds' random starts."""
+    vectors, e = jnp.stack([file.vector for file in meta_files(run, name)]), study.evaluation
+    by: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser}
+    return {key: bounded(adapt(study.build_model(), vectors, tasks, steps=[steps], **by).accuracy[..., 0].mean(1))}
 
 
-def _published(name: str, of: dict[str, Any] | None) -> Iterator[str]:
-    rows = [p for p in PUBLISHED if p.federation == name]
-    if not rows:
-        return
-    yield _row(["published", "shots", "per cent", "source", "what differs from ours"])
-    yield _row(["---"] * 5)
-    for p in rows:
-        shots = "–" if p.shots is None else str(p.shots)
-        yield _row([p.method, shots, f"{p.percent:g}", p.source, p.differs])
+def meta_files(run: RunFolder, name: str) -> list[fj.ModelFile]:
+    """The meta-models of the seeds that went well."""
+    good = [seed for seed in run.summary.seeds if seed not in run.summary.methods[name].diverged]
+    return [fj.read_model(run.path / "meta" / f"{name}-{seed}.safetensors") for seed in good]
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def bounded(per_seed: Any) -> dict[str, Any]:
+    low, high = interval(per_seed)
+    return {"mean": float(per_seed.mean()), "low": low, "high": high}
 
 
-def _agents(spread: dict[str, Any] | None) -> list[str]:
-    if spread is None:
-        return ["–", "–"]
-    return [_percent(spread), f"{100 * spread['worst_tenth']:.1f}"]
-
-
-def _percent(numbers: dict[str, Any] | None, *, short: bool = False) -> str:
-    if numbers is None:
-        return "–"
-    bounded = not short and numbers.get("low") is not None
-    around = f" [{100 * numbers['low']:.1f}, {100 * numbers['high']:.1f}]" if bounded else ""
-    return f"{100 * numbers['mean']:.1f}{around}"
-
-
-def _joules(value: float) -> str:
-    return "0" if value == 0 else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+def spread(one: Spread) -> dict[str, Any]:
+    return one.model_dump(exclude_none=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("federations", nargs="*", metavar="FEDERATION", help=", ".join(FEDERATIONS))
+    known = [*FEDERATIONS, *{one.study for one in FEDERATIONS.values()} - FEDERATIONS.keys()]
+    parser.add_argument("federations", nargs="*", metavar="FEDERATION", help=", ".join(known))
     parser.add_argument("--data-dir", help="folder of the data sets")
+    parser.add_argument("--methods", nargs="+", help="only these, by their names in the study")
     parser.add_argument("--seeds", type=int, help="how many; by default those of the studies")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--again", action="store_true", help="run what is done too")
+    parser.add_argument("--estimate", action="store_true", help="only say how long it would take")
     parser.add_argument("--runs", type=Path, default=Path("runs/benchmarks"))
     parser.add_argument("--draw", action="store_true", help="only the tables, from the numbers that are there")
-    given = parser.parse_args()
-    if unknown := [name for name in given.federations if name not in FEDERATIONS]:
-        parser.error(f"unknown federation {unknown[0]!r}; one of {', '.join(FEDERATIONS)}")
-    if not given.draw and not given.data_dir:
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.federations if name not in known]:
+        parser.error(f"unknown federation {unknown[0]!r}; one of {', '.join(known)}")
+    if not asked.draw and not asked.data_dir:
         parser.error("give the folder of the data sets with --data-dir, or --draw")
     use_all_cores()
     use_compile_cache()
-    done = json.loads(NUMBERS.read_text("utf-8")) if NUMBERS.exists() else {}
-    for name in () if given.draw else given.federations or FEDERATIONS:
-        wanted = None if given.seeds is None else list(range(given.seeds))
-        done[name] = measure(name, data_dir=given.data_dir, runs=given.runs, seeds=wanted, quick=given.quick)
-        write_atomically(NUMBERS, (json.dumps(done, indent=1) + "\n").encode(), force=True)
-        done = json.loads(NUMBERS.read_text("utf-8"))  # keys of tables are text there
-    put(tables(done), MARKS, PAGE)
+    for each in () if asked.draw else named(asked.federations):
+        measure(each, asked)
+        put(tables(read_numbers()), MARKS, PAGE)
+    if asked.draw:
+        put(tables(read_numbers()), MARKS, PAGE)

@@ -94,6 +94,7 @@ NotNegative = Annotated[float, not_negative]
 Text = Annotated[str, text]
 Batch = Annotated[int | None, count_or_none]  # None takes all samples
 Epochs = Annotated[int | None, count_or_none]  # None counts in steps
+Ways = Annotated[int | None, count_or_none]  # classes of an episode; None takes mini-batches of all samples
 
 
 def check_settings(signature: inspect.Signature, settings: Mapping[str, Any]) -> None:

@@ -4,10 +4,13 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from fewjoule.models.weights import read_model
+from fewjoule import mlp
+from fewjoule.models.weights import read_model, write_model
+from fewjoule.tasks.samples import make_tasks
 from fewjoule.training.tuning import Tuning, tuning_of
 
 
@@ -42,6 +45,8 @@ def test_train_evaluate_and_adapt(places: Path, fewjoule: Any, name: str, settin
     assert code == 0, told
     meta = next((run / "meta").glob(f"{name}-*.safetensors"))
     assert tuning_of(read_model(meta).card) == tuning
+    for path in (meta, places / "meta.safetensors"):
+        assert (read_model(path).rates is not None) == (name == "meta_sgd")
     with (run / "evaluation.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["method"] == name and row["task"] == "0"]
     assert len(rows) > 1
@@ -53,3 +58,20 @@ def test_train_evaluate_and_adapt(places: Path, fewjoule: Any, name: str, settin
     moved = np.asarray(before != after)
     assert moved[-15:].any()
     assert moved[:-15].any() == (tuning == Tuning())  # the body stays where only the head is tuned
+
+
+def test_learned_rates_take_the_place_of_the_learning_rate(places: Path, fewjoule: Any) -> None:
+    model, rng = mlp([2, 4, 3], loss="cross_entropy"), np.random.default_rng(1)
+    vector, rates = rng.normal(size=model.size), rng.uniform(0, 0.3, size=model.size)
+    task, own = places / "new" / "new0.npz", places / "own.safetensors"
+    write_model(places / "rated.safetensors", model, vector, rates=rates)
+    code, said, told = fewjoule(
+        "adapt", str(places / "rated.safetensors"), str(task), "--steps", "1", "--learning-rate", "9", "-o", str(own)
+    )
+    assert code == 0, told
+    assert "learned rates" in said + told
+    pair = [(np.load(task)["x"].astype(np.float32), np.load(task)["y"].astype(np.int32))]
+    samples = jax.tree.map(lambda a: a[0], make_tasks(pair, pair).support)
+    due = vector - rates * jax.grad(model.loss)(jax.numpy.asarray(vector, "float32"), samples)
+    np.testing.assert_allclose(read_model(own).vector, due, rtol=1e-4, atol=1e-5)
+    assert read_model(own).card["adapted"]["learning_rate"] == "learned"

@@ -20,8 +20,10 @@ from fewjoule.codecs import CODECS
 from fewjoule.federation import blocks, wire
 from fewjoule.federation.agent import AgentRunner
 from fewjoule.federation.drive import drive
+from fewjoule.federation.personal import PERSONAL_MODEL
 from fewjoule.federation.results import read_result
 from fewjoule.methods import CODE_THEMSELVES
+from fewjoule.models.weights import read_model
 from fewjoule.simulation.rules import NUMBER_BYTES, has_diverged, numbers
 from tests.federation.bench import NAMES, SHORT, Bench, LocalChannel
 
@@ -80,6 +82,14 @@ def check_equality(bench: Bench, name: str, settings: dict[str, Any], seed: int 
         assert bool(has_diverged(run.method, start, final, last, np.isfinite(server.meta).all()))
         return
     np.testing.assert_array_equal(server.meta, run.meta)
+    assert (result.rates is None) == (run.rates is None)
+    if run.rates is not None:
+        np.testing.assert_array_equal(result.rates, run.rates)
+    for i, agent in enumerate(NAMES):  # its own model, which only the agent has
+        kept = bench.folder / agent / server.spec.run.hex() / PERSONAL_MODEL
+        assert kept.exists() == (run.personal is not None)
+        if run.personal is not None:
+            np.testing.assert_array_equal(read_model(kept, model=bench.model).vector, run.personal[i])
     np.testing.assert_allclose(server.losses, [run.final_loss, run.start_loss], rtol=1e-5)
     known, trace = ~np.isnan(server.trace), np.stack(run.trace, -1)
     np.testing.assert_allclose(server.trace[known], trace[known], rtol=1e-4, atol=1e-5)

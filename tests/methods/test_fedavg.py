@@ -1,9 +1,14 @@
 """FedSGD, FedAvg and Reptile are limits of each other."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import fewjoule as fj
+from fewjoule.methods.fedavg import EPISODE_STREAM
+from fewjoule.methods.method import Broadcast
+from fewjoule.tasks.episodes import episode
+from fewjoule.tasks.samples import AgentData, Samples
 
 
 def test_reptile_with_meta_step_one_is_fedavg(model, agents, local_models):
@@ -44,3 +49,15 @@ def test_random_start_needs_no_local_models(model, agents):
     other = fj.simulate(fj.fedavg(rounds=1, local_steps=2, start="random"), model, agents, seed=5)
     assert not np.array_equal(run.start, other.start)
     assert np.isfinite(run.meta).all()
+
+
+def test_reptile_in_episodes_learns_from_a_few_samples_of_a_few_classes():
+    model, rng = fj.mlp([2, 4, 5], loss="cross_entropy"), np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 2)), np.arange(40, dtype=np.int32) % 5
+    samples = Samples(jnp.asarray(x, jnp.float32), jnp.asarray(y), jnp.ones(40))
+    method = fj.reptile(rounds=1, local_steps=1, learning_rate=0.3, batch=None, ways=2, shots=3)
+    vector, key = model.init(jax.random.key(0)), jax.random.key(1)
+    _, message, _ = method.agent(model.loss, (), Broadcast(vector), AgentData(samples, samples), key)
+    support, _ = episode(samples, jax.random.fold_in(key, EPISODE_STREAM), ways=2, shots=3, queries=1)
+    assert (support.mask.sum(), set(support.y.tolist())) == (6, {0, 1})
+    np.testing.assert_allclose(message, vector - 0.3 * jax.grad(model.loss)(vector, support), rtol=1e-5, atol=1e-6)

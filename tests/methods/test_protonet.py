@@ -52,6 +52,13 @@ def test_padding_changes_no_episode_and_missing_classes_are_padding():
     assert query.mask.sum() + support.mask.sum() == 9  # all samples are used where there are fewer than asked for
 
 
+def test_an_episode_chooses_among_its_own_numbers_where_agents_choose_among_their_classes():
+    samples = some(12, 3)._replace(allowed=jnp.array([False, True, True, True]))
+    for part in episode(samples, jax.random.key(0), ways=2, shots=2, queries=2):
+        assert part.allowed.tolist() == [True, True, False, False]
+    assert episode(some(12, 3), jax.random.key(0), ways=2, shots=2, queries=2)[0].allowed is None
+
+
 def numpy_loss(body, support, query):
     """-log softmax(-||f - c_k||²) of the query, in float64."""
     w, b = body[:10].reshape(2, 5), body[10:15]

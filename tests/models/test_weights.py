@@ -7,13 +7,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from fewjoule.errors import InputError
 from fewjoule.models.layouts import to_layout
 from fewjoule.models.model import Model
 from fewjoule.models.nets import conv4, mlp, model_from_spec
-from fewjoule.models.weights import read_header, read_model, save_tensors, write_model
+from fewjoule.models.weights import CARD_KEY, read_header, read_model, save_tensors, write_model
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RNG = np.random.default_rng(0)
@@ -366,3 +366,21 @@ def test_trial_31_a_dense_net_with_a_layer_norm_is_not_called_a_convolution(tmp_
     save_file(dense | {"1.weight": np.ones(4, F), "1.bias": np.zeros(4, F)}, tmp_path / "m")
     with pytest.raises(InputError, match=r"layer '1' is a normalisation, which an mlp .* does not have; .*Model\(init"):
         read_model(tmp_path / "m", loss="mse")
+
+
+def test_learned_rates_travel_with_the_weights(tmp_path):
+    model, rng = mlp([2, 3, 1]), np.random.default_rng(0)
+    vector, rates = (rng.normal(size=model.size).astype(np.float32) for _ in range(2))
+    path = tmp_path / "rated.safetensors"
+    write_model(path, model, vector, rates=rates)
+    found = read_model(path)
+    np.testing.assert_array_equal(found.vector, vector)
+    np.testing.assert_array_equal(found.rates, rates)
+    tensors = load_file(path)
+    missing = {name: t for name, t in tensors.items() if name != "learning_rates.0.bias"}
+    for wrong in (missing, {**missing, "learning_rates.0.bias": np.zeros(4, np.float32)}):
+        save_file(wrong, path, metadata={CARD_KEY: '{"model": "mlp:2-3-1", "loss": "mse"}'})
+        with pytest.raises(InputError, match="learning rates are not those of its weights"):
+            read_model(path)
+    with pytest.raises(InputError, match=f"one vector of {model.size} numbers"):
+        write_model(path, model, vector, rates=rates[1:], force=True)

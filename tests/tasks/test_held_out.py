@@ -1,11 +1,13 @@
 """What agents keep to be judged on: nothing twice, nothing lost, the same for whoever asks."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fewjoule.errors import InputError
-from fewjoule.tasks.held_out import hold_out
-from fewjoule.tasks.samples import make_agents
+from fewjoule.tasks.held_out import evenly, hold_out
+from fewjoule.tasks.samples import Samples, make_agents
 
 
 def numbered(*sizes, weighed=False):
@@ -63,3 +65,18 @@ def test_too_few_samples_and_wrong_shares_are_refused():
     for share in (0, 1, -0.5):
         with pytest.raises(InputError, match="share held out must be above 0"):
             hold_out(numbered(3), share, 0)
+
+
+@pytest.mark.parametrize(
+    ("real_ones", "due"), [(3, [0, 1, 2]), (4, [0, 1, 2, 3]), (8, [0, 2, 4, 6]), (10, [0, 2, 5, 7])]
+)
+def test_a_part_of_the_samples_is_evenly_spaced_among_the_real_ones(count, due):
+    x = np.where(np.arange(10) < count, np.arange(10.0), 0)
+    mask = (np.arange(10) < count).astype(np.float32)
+    samples = Samples(x[:, None], 2 * x[:, None], mask, None, 3 * x)
+    part = evenly(jax.tree.map(jnp.asarray, samples), 4)
+    assert len(part.mask) == 4
+    assert np.asarray(part.x)[np.asarray(part.mask) > 0].ravel().tolist() == due
+    np.testing.assert_array_equal(part.y, 2 * part.x)
+    np.testing.assert_array_equal(part.weight, 3 * part.x[:, 0])
+    assert evenly(samples, 10) is samples

@@ -62,7 +62,7 @@ def adapt(
         options.writable(output, force=force)
     loaded = options.load(meta, spec, loss, layout)
     model, form = loaded.model, options.format_of(loaded, target, divide_by)
-    settings["tuning"] = tuning = tuning_of(loaded.card)
+    settings |= {"tuning": (tuning := tuning_of(loaded.card)), "rates": loaded.rates}
     if many:
         reader = Metering(**options.given(meter=meter, device=device))
         adapt_folder(new, output, loaded, form, reader, meta.name, steps=steps, seed=seed, **settings)
@@ -77,7 +77,9 @@ def adapt(
     count = int(support.mask.sum())
     say(f"{model.spec}, {model.loss_name}; {count} samples of {new.name}")
     say(f"arithmetic: {reader.describe()}")
-    said = {"learning_rate": learning_rate, "optimiser": optimiser}
+    said: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
+    if loaded.rates is not None:
+        said = {"learning_rate": "learned", "optimiser": "sgd"}
     adapted = {"samples": count, "steps": steps, **said, "from": meta.name}
     ledger = Ledger()
     if choose is not None:
@@ -95,7 +97,7 @@ def adapt(
     task = one_task(support)
     fine_tuning = FineTuning(model, loaded.vector, task.support, steps=steps, **settings)
     flops = adaptation_flops(model, task, steps, learning_rate, optimiser, tuning)
-    with stage(f"{steps} steps of {learning_rate:g}"):
+    with stage(f"{steps} steps of {named_rate(loaded, learning_rate)}"):
         (vector,), spent = reader.read(fine_tuning.run, flops)
         grid = step_grid(steps)
         curves = {
@@ -125,7 +127,7 @@ def adapt(
 
 def adapt_folder(
     folder: Path, output: Path, loaded: ModelFile, form: DataFormat, reader: Metering, source: str, *,
-    steps: int, learning_rate: float, optimiser: str, tuning: Tuning, seed: int,
+    steps: int, learning_rate: float, optimiser: str, tuning: Tuning, rates: Any, seed: int,
 ) -> None:  # fmt: skip
     """All tasks of a folder at once: one table on the screen, and a folder with one model each and tasks.csv."""
     model = loaded.model
@@ -135,15 +137,13 @@ def adapt_folder(
     say(f"{model.spec}, {model.loss_name}; {len(names)} tasks of {folder}")
     say(f"arithmetic: {reader.describe()}")
     settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
-    fine_tuning = FineTuning(model, loaded.vector, support, steps=steps, **settings, tuning=tuning)
+    how: dict[str, Any] = {**settings, "tuning": tuning, "rates": rates}
+    fine_tuning = FineTuning(model, loaded.vector, support, steps=steps, **how)
     flops = adaptation_flops(model, Tasks(support, held), steps, learning_rate, optimiser, tuning)
     grid = sorted({0, steps})
-    with stage(f"{steps} steps of {learning_rate:g} on {len(names)} tasks"):
+    with stage(f"{steps} steps of {named_rate(loaded, learning_rate)} on {len(names)} tasks"):
         vectors, spent = reader.read(fine_tuning.run, flops * len(names))
-        own, other = (
-            fine_tune(model, loaded.vector, Tasks(support, q), steps=grid, **settings, tuning=tuning)
-            for q in (support, held)
-        )
+        own, other = (fine_tune(model, loaded.vector, Tasks(support, q), steps=grid, **how) for q in (support, held))
     lost = ~np.isfinite(vectors).all(-1) | ~np.isfinite(own.loss).all(-1)
     if lost.any():
         gone = [name for name, away in zip(names, lost, strict=True) if away]
@@ -174,6 +174,11 @@ def adapt_folder(
     say("each task:")
     show_energy(energy, None)
     say(f"adapted models and tasks.csv: {output}")
+
+
+def named_rate(loaded: ModelFile, learning_rate: float) -> str:
+    """The step of the fine-tuning for people: a meta-model may come with its own."""
+    return f"{learning_rate:g}" if loaded.rates is None else "learned rates"
 
 
 def step_grid(most: int) -> tuple[int, ...]:

@@ -40,7 +40,8 @@ def evaluate(
     tasks, names, *_ = read_tasks(folder, options.format_of(loaded, target, divide_by), shots=shots, seed=seed)
     with stage(f"fine-tuning to {len(names)} tasks"):
         settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
-        result = adapt(loaded.model, loaded.vector, tasks, steps=wanted, tuning=tuning_of(loaded.card), **settings)
+        settings |= {"tuning": tuning_of(loaded.card), "rates": loaded.rates}
+        result = adapt(loaded.model, loaded.vector, tasks, steps=wanted, **settings)
     metric = "accuracy" if loaded.model.loss_name == "cross_entropy" else "loss"
     values = getattr(result, metric)
     say(f"{metric} on the held-out samples of {len(names)} tasks, after each number of steps:")

@@ -142,7 +142,8 @@ def train(
     card = model_card(prepared, prepared.study.methods[0], 0, finished) | {"energy": energy_table(ledger)}
     for remark in card["remarks"]:
         say(f"WARNING: this meta-model is {remark}; {SEE_CHOOSING}")
-    write_model(output, prepared.model, part.arrays["meta"][0], card, force=force)
+    rates = part.arrays.get("rates", [None])[0]
+    write_model(output, prepared.model, part.arrays["meta"][0], card, rates=rates, force=force)
     show_energy(card["energy"], card["link"])
     if energy is not None:
         ledger.to_csv(energy, force=force)

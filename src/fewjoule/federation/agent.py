@@ -24,6 +24,7 @@ from fewjoule.federation import blocks, wire
 from fewjoule.federation.blocks import AGENT, BlockError, Form
 from fewjoule.federation.broadcasts import heard
 from fewjoule.federation.consent import Check
+from fewjoule.federation.personal import write_personal
 from fewjoule.federation.spec import Contract, contract, leaves, named, read_spec, rebuild
 from fewjoule.federation.state import State, read_state, refusal, write_state
 from fewjoule.federation.wire import AgentReport, Message, MessageError
@@ -31,7 +32,7 @@ from fewjoule.methods.method import Broadcast, Method
 from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
 from fewjoule.models.parts import parts_of
 from fewjoule.randomness import agent_id, key_for, round_key
-from fewjoule.simulation.rules import NUMBER_BYTES, loss_of, message_bytes, own_model, probe_bytes, told, uses_local
+from fewjoule.simulation import rules
 from fewjoule.simulation.work import vector_of
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import train_locally
@@ -122,11 +123,11 @@ class AgentRunner:
             _check_own(agreed, own, f"the model of agent {self.name!r}")
             owner, own = own.model, jnp.asarray(own.vector)
         local, pretraining = self._local(agreed, owner, one, data, own)
-        used = own if own is not None and uses_local(agreed.method) else ()
+        used = own if own is not None and rules.uses_local(agreed.method) else ()
         digest = _digest("", (data, used)).hex()
         local = parts_of(owner, agreed.method.head).body_first(local)
         template = jax.eval_shape(
-            lambda v: agreed.method.agent_init(own_model(agreed.method, owner, v), v[: agreed.shared_size]), local
+            lambda v: agreed.method.agent_init(rules.own_model(agreed.method, owner, v), v[: agreed.shared_size]), local
         )
         shapes = named("state", template)
         forms = {name: blocks.form_of(leaf) for name, leaf in shapes.items()}
@@ -137,7 +138,7 @@ class AgentRunner:
         saved = read_state(path, AGENT, spec.run, types, forms)
         if saved is None:  # written now, so that other data is noticed from here on
             uploaded = self._uploaded(agreed, local)[0]
-            state = agreed.method.agent_init(own_model(agreed.method, owner, local), uploaded)
+            state = agreed.method.agent_init(rules.own_model(agreed.method, owner, local), uploaded)
             values = {"agent": self.name, "data": digest, "round": -1, "answered": ""}
             saved = State(values, {"answer": _bytes(b""), **held, **named("state", jax.device_get(state))})
             write_state(path, AGENT, spec.run, saved)
@@ -163,7 +164,7 @@ class AgentRunner:
     ) -> tuple[Array, AgentReport]:
         """The agent's own model: given by its owner, or trained here once for all runs with these settings."""
         spec = agreed.spec
-        if not uses_local(agreed.method):
+        if not rules.uses_local(agreed.method):
             return agreed.model.init(key_for(spec.seed, "start")), AgentReport()
         settings = json.dumps([spec.model, spec.local, spec.seed], sort_keys=True)
         same = _digest(settings, (data.train, () if own is None else own))  # also for other methods and runs
@@ -193,7 +194,7 @@ class AgentRunner:
         """What is shared of the local model as the server gets it, what is sent for it, and the bytes charged."""
         codec, local = agreed.first_codec, local[: agreed.shared_size]
         if agreed.method.upload is None or agreed.method.start == "random" or codec is None:
-            return local, np.asarray(local), float(NUMBER_BYTES * agreed.shared_size)
+            return local, np.asarray(local), float(rules.NUMBER_BYTES * agreed.shared_size)
         key = jax.random.fold_in(key_for(agreed.spec.seed, "codec"), self.id)
         upload = agreed.method.upload(local, agreed.common, key)
         return upload.model, _bytes(codec.to_bytes(upload.packed, local.size)), float(upload.size_bytes)
@@ -219,7 +220,7 @@ class AgentRunner:
         broadcast = heard(agreed, message, self._held)
         self._check(agreed, (broadcast.model,))
         held = {"held": np.asarray(broadcast.model)} if agreed.down_codec else {}
-        broadcast = told(broadcast, agreed.spec.seed)
+        broadcast = rules.told(broadcast, agreed.spec.seed)
         arguments = (self._state, broadcast, self._data, self._root, np.uint32(round), np.uint32(self.id))
         result, report = self._run(_step, (agreed.method, agreed.model), *arguments)
         state, reply, packed, charged, facts = jax.device_get(result)
@@ -251,9 +252,10 @@ class AgentRunner:
             key = jax.random.fold_in(key_for(agreed.spec.seed, "probe"), self.id)
             start = jnp.asarray(message.arrays[0])
             probe, report = self._run(_probe, (agreed.method, agreed.model), start, self._data, key)
-            charged = float(probe_bytes(agreed.method, agreed.model, probe)[0])
+            charged = float(rules.probe_bytes(agreed.method, agreed.model, probe)[0])
             arrays, report = leaves(probe), report._replace(charged_bytes=charged)
         else:
+            write_personal(self._path.parent, agreed, self.name, self._state, message.arrays[0])
             pair = jnp.stack([jnp.asarray(a) for a in message.arrays])
             losses, report = self._run(_losses, (agreed.model,), pair, self._data)
             arrays = (np.asarray(losses, np.float32),)
@@ -321,21 +323,21 @@ def _step(
     """The agent's part of a round: its state, its message plain and coded, the bytes charged for it, and four facts
     for the report."""
     key = round_key(root, round, agent)
-    state, message, info = method.agent(loss_of(method, model), state, broadcast, data, key)
+    state, message, info = method.agent(rules.loss_of(method, model), state, broadcast, data, key)
     parts = jax.tree.leaves(message)
     sends_model = info.packed is None and len(parts) == 1 and parts[0].shape == info.model.shape
     same = jnp.array_equal(parts[0], info.model) if sends_model else jnp.zeros((), bool)
     distance = jnp.linalg.norm(info.model[: broadcast.model.size] - broadcast.model)
     facts = jnp.stack([info.loss, distance, info.active, same.astype(jnp.float32)])
-    return state, message, info.packed, jnp.asarray(message_bytes(message, info)), facts
+    return state, message, info.packed, jnp.asarray(rules.message_bytes(message, info)), facts
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _probe(method: Method, model: Model, start: Array, data: AgentData, key: Array) -> Any:
     assert method.probe is not None
-    return method.probe(loss_of(method, model), start, data, key)
+    return method.probe(rules.loss_of(method, model), start, data, key)
 
 
 @partial(jax.jit, static_argnums=0)
 def _losses(model: Model, vectors: Array, data: AgentData) -> Array:
-    return jax.vmap(lambda vector: model.loss(vector, data.train))(vectors)
+    return jax.vmap(lambda vector: rules.loss_at(model, vector, data))(vectors)

@@ -46,6 +46,7 @@ class Result(NamedTuple):
     records: Records
     samples: np.ndarray  # [agents] as they said; 0 where they are not told
     skipped: list[Skipped]
+    rates: np.ndarray | None = None  # [d] learning rates of a new device's fine-tuning, where the method has them
 
     def bits(self, name: str) -> np.ndarray:
         """[rounds + 1, agents], as the simulator gives them."""
@@ -67,12 +68,15 @@ def read_result(data: bytes) -> Result:
         agents = len(agreed.spec.agents)
         records = Records(len(agreed.plan), agents)
         due = {"meta": np.zeros(agreed.model.size, np.float32), "losses": np.zeros(2), "samples": np.zeros(agents)}
+        if agreed.method.rates is not None:
+            due["rates"] = due["meta"]
         forms = {name: blocks.form_of(array) for name, array in (due | records.arrays()).items()}
         values, arrays = unpack(data, blocks.RESULT, None, types, forms)
         records.take(arrays)
         records.sources = values["sources"]
         trace = Trace(*arrays["trace"][agreed.before : -1].T)
-        return Result(agreed, arrays["meta"], arrays["losses"], trace, records, arrays["samples"], values["skipped"])
+        told = (arrays["samples"], values["skipped"], arrays.get("rates"))
+        return Result(agreed, arrays["meta"], arrays["losses"], trace, records, *told)
     except blocks.BlockError as error:
         raise InputError(f"the server's result cannot be read: {error}; use one release on all sites.") from None
 
@@ -192,7 +196,10 @@ def _part(study: Study, results: list[Result]) -> Part:
     tasks, evaluation = None, study.evaluation
     if study.family is not None and not isinstance(study.family, FilesFamily):
         tasks = study.family.build(list(study.seeds), evaluation).tasks
+    if agreed.method.rates is not None:
+        arrays["rates"] = np.stack([result.rates for result in results])  # type: ignore[misc]
     judged = judge(
-        agreed.model, tasks, jnp.asarray(arrays["meta"]), evaluation, study.energy.metering(), agreed.method.tuning
-    )
+        agreed.model, tasks, jnp.asarray(arrays["meta"]), evaluation, study.energy.metering(), agreed.method.tuning,
+        arrays.get("rates"),
+    )  # fmt: skip
     return Part(arrays | judged.arrays, judged.facts)

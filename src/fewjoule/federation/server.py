@@ -291,8 +291,8 @@ class ServerRunner:
         """Everything a run folder needs, as one checked block of bytes."""
         values = {"spec": self.spec.text, "sources": self.records.sources, "skipped": self.records.skipped}
         arrays = {name: getattr(self, name) for name in _SAVED} | self.records.arrays()
-        meta = {"meta": self.meta} if self.exchange >= self.contract.before else {}
-        return pack(blocks.RESULT, self.spec.run, State(values, arrays | meta))
+        meta, begun = self.contract.rates(self._broadcast), self.exchange >= self.contract.before
+        return pack(blocks.RESULT, self.spec.run, State(values, arrays | meta | ({"meta": self.meta} if begun else {})))
 
     def _save(self) -> State:
         values = {

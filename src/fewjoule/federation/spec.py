@@ -185,6 +185,11 @@ class Contract(NamedTuple):
         """Number of exchanges before the first round."""
         return len(self.plan) - 1 - self.method.rounds
 
+    def rates(self, broadcast: Broadcast) -> dict[str, np.ndarray]:
+        """The learning rates [d] that new devices fine-tune with after the last broadcast; none where nobody learns
+        them."""
+        return {} if self.method.rates is None else {"rates": np.asarray(self.method.rates(broadcast))}
+
     def round_of(self, exchange: int) -> int:
         """As people count and the ledger does: 0 before the first round, then 1, 2, ...; the close is of the last."""
         return min(max(0, exchange - self.before + 1), self.method.rounds)

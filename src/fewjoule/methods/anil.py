@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fewjoule.errors import Batch, Count, Positive, Text
-from fewjoule.methods.maml import Ways, outer_descent, support_and_query
+from fewjoule.errors import Batch, Count, Positive, Text, Ways
+from fewjoule.methods.maml import outer_descent, support_and_query
 from fewjoule.methods.method import Broadcast, Combine, Info, Method, Turn, Weighting, factory, own_model_kept
 from fewjoule.tasks.samples import AgentData, Samples
 from fewjoule.training.descent import Loss, descend, optimiser

@@ -5,7 +5,8 @@ Data") and Reptile (Nichol et al. 2018, "On First-Order Meta-Learning Algorithms
     FedAvg    message phi_i = SGD_steps(theta; L_i)              theta <- mean(phi_i)
     Reptile   message phi_i = SGD_steps(theta; L_i)              theta <- theta + rate * (mean(phi_i) - theta)
 
-Reptile's rate is `meta_learning_rate`; with 1 it is FedAvg. FedAvg with one full-batch step is FedSGD.
+Reptile's rate is `meta_learning_rate`; with 1 it is FedAvg, unless its agents learn in episodes. FedAvg with one
+full-batch step is FedSGD.
 """
 
 from collections.abc import Callable
@@ -14,10 +15,13 @@ from typing import Any
 import jax
 from jax import Array
 
-from fewjoule.errors import Batch, Count, Epochs, Positive
+from fewjoule.errors import Batch, Count, Epochs, Positive, Ways
 from fewjoule.methods.method import Agent, Broadcast, Combine, Info, Method, StartAt, Turn, Weighting, factory
+from fewjoule.tasks.episodes import episode
 from fewjoule.tasks.samples import AgentData, Samples, draw
 from fewjoule.training.descent import Loss, Reached, descend, descend_epochs, near, optimiser
+
+EPISODE_STREAM = 0xE9150  # apart from the keys that mini-batches are drawn with
 
 
 @factory
@@ -72,26 +76,36 @@ def reptile(
     learning_rate: Positive = 0.01,
     meta_learning_rate: Positive = 1.0,
     batch: Batch = 100,
+    ways: Ways = None,
+    shots: Count = 10,
     start: StartAt = "average",
     weighting: Weighting = "agents",
     combine: Combine = "mean",
 ) -> Method:
-    """As FedAvg, but the server goes only `meta_learning_rate` of the way to the mean."""
+    """As FedAvg, but the server goes only `meta_learning_rate` of the way to the mean. With `ways` an agent's samples
+    are those of an episode (`fewjoule.tasks.episodes`): so many of its classes, `shots` samples of each."""
 
     def server(model: Array, mean: Array) -> tuple[Array, Broadcast]:
         model = mean if meta_learning_rate == 1.0 else model + meta_learning_rate * (mean - model)
         return model, Broadcast(model)
 
-    return Method("reptile", rounds, start, local_sgd(local_steps, learning_rate, batch, epochs), server)
+    agent = local_sgd(local_steps, learning_rate, batch, epochs, ways=ways, shots=shots)
+    return Method("reptile", rounds, start, agent, server, judged_adapted=ways is not None)
 
 
-def local_sgd(steps: int, learning_rate: float, batch: int | None, epochs: int | None, proximal: float = 0.0) -> Agent:
+def local_sgd(
+    steps: int, learning_rate: float, batch: int | None, epochs: int | None, proximal: float = 0.0,
+    ways: int | None = None, shots: int = 1,
+) -> Agent:  # fmt: skip
     """The agent of FedAvg and its kin: message phi_i = SGD_steps(theta; L_i + proximal/2 ||phi - theta||²)."""
     train = local_steps_of(steps, learning_rate, batch, epochs)
 
     def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
-        pulled = near(loss, broadcast.model, proximal) if proximal else loss
-        reached = train(pulled, broadcast.model, data.train, key)
+        pulled, samples = near(loss, broadcast.model, proximal) if proximal else loss, data.train
+        if ways is not None:
+            draw_key = jax.random.fold_in(key, EPISODE_STREAM)
+            samples, _ = episode(samples, draw_key, ways=ways, shots=shots, queries=1)
+        reached = train(pulled, broadcast.model, samples, key)
         return (), reached.vector, Info(reached.first_loss, reached.vector)
 
     return agent

@@ -17,13 +17,11 @@ import jax
 import optax
 from jax import Array
 
-from fewjoule.errors import Batch, Count, Positive, Text
+from fewjoule.errors import Batch, Count, Positive, Text, Ways
 from fewjoule.methods.method import Broadcast, Combine, Info, Method, Start, StartAt, Turn, Weighting, factory
 from fewjoule.tasks.episodes import episode
 from fewjoule.tasks.samples import AgentData, Samples, draw
 from fewjoule.training.descent import Loss, descend, optimiser
-
-Ways = Batch  # None takes mini-batches of the agent's two sets
 
 
 def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:

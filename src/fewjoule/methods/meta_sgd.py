@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from fewjoule.errors import Batch, Count, NotNegative, Positive, Text
-from fewjoule.methods.maml import Ways, support_and_query
+from fewjoule.errors import Batch, Count, NotNegative, Positive, Text, Ways
+from fewjoule.methods.maml import support_and_query
 from fewjoule.methods.method import Broadcast, Combine, Info, Method, Start, StartAt, Turn, Weighting, factory
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss, descend, optimiser

@@ -36,6 +36,8 @@ from fewjoule.tasks.format import format_of_card
 HEADER_LIMIT_BYTES = 16 * 2**20
 FLOATS = ("F16", "BF16", "F32", "F64")
 CARD_KEY = "fewjoule"
+RATES = "learning_rates."
+"""Tensors with this before a weight's name are its learning rates."""
 TARGETS = ("onnx", "pytorch", "flax", "c")
 
 
@@ -46,6 +48,7 @@ class ModelFile(NamedTuple):
     vector: Array  # [model.size] float32
     card: dict[str, Any]
     layout: str
+    rates: Array | None = None  # [model.size] learning rates of the fine-tuning, where a method learned them
 
 
 class WeightsHeader(NamedTuple):
@@ -58,14 +61,20 @@ class WeightsHeader(NamedTuple):
 
 
 def write_model(
-    path: str | Path, model: Model, vector: Any, card: Mapping[str, Any] | None = None, *, force: bool = False
-) -> None:
-    """Write weights and card; atomic, and an existing file stays unless `force`."""
-    values = np.asarray(vector, np.float32)
-    if values.shape != (model.size,):
-        raise InputError(f"{path}: the weights must be one vector of {model.size} numbers, got shape {values.shape}.")
+    path: str | Path, model: Model, vector: Any, card: Mapping[str, Any] | None = None, *, rates: Any = None,
+    force: bool = False,
+) -> None:  # fmt: skip
+    """Write weights and card, and the learning rates [d] that new devices fine-tune with, where they are learned.
+
+    Atomic, and an existing file stays unless `force`.
+    """
+    values = {"": np.asarray(vector, np.float32)} | ({} if rates is None else {RATES: np.asarray(rates, np.float32)})
+    for shape in (each.shape for each in values.values()):
+        if shape != (model.size,):
+            raise InputError(f"{path}: the weights must be one vector of {model.size} numbers, got shape {shape}.")
+    tensors = {before + name: t for before, each in values.items() for name, t in model.tensors(each).items()}
     full = {**(card or {}), "model": model.spec, "loss": model.loss_name, "weights": model.size, "versions": versions()}
-    save_tensors(path, model.tensors(values), _card_metadata(full), force=force)
+    save_tensors(path, tensors, _card_metadata(full), force=force)
 
 
 def export(
@@ -128,18 +137,30 @@ def read_model(
         model = model or _inferred_model(path, header, loss, layout)
     else:
         model, layout = _carded_model(path, card, model, loss), "fewjoule"
-    names, layout = fit_tensors(str(path), header.shapes, header.metadata, model, layout)
-    for name in names:
+    rated = card is not None and any(name.startswith(RATES) for name in header.shapes)
+    shapes = {name: s for name, s in header.shapes.items() if not (rated and name.startswith(RATES))}
+    names, layout = fit_tensors(str(path), shapes, header.metadata, model, layout)
+    every = [*names, *(RATES + name for name in names if rated)]
+    if rated and sorted(every) != sorted(header.shapes):
+        raise InputError(f"{path}: its learning rates are not those of its weights; write it again.")
+    for name in every:
         if (kind := header.kinds[name]) not in FLOATS:
             raise InputError(f"{path}: tensor {name!r} must be floating point ({', '.join(FLOATS)}), got {kind}.")
     with _opened(path) as file:
-        tensors = [np.asarray(file.get_tensor(name)).astype(np.float32) for name in names]
-    for name, tensor in zip(names, tensors, strict=True):
+        tensors = [np.asarray(file.get_tensor(name)).astype(np.float32) for name in every]
+    for name, tensor in zip(every, tensors, strict=True):
         if not np.isfinite(tensor).all():
             raise InputError(f"{path}: weights must be finite, got NaN or infinity in tensor {name!r}; train it again.")
-    vector = np.concatenate([tensor.ravel() for tensor in from_layout(model, tensors, layout)])
+    for name, tensor in zip(names, tensors[len(names) :], strict=False):
+        if tensor.shape != shapes[name]:
+            raise InputError(f"{path}: its learning rates are not those of its weights; write it again.")
+    vector, *rates = (
+        jnp.asarray(np.concatenate([tensor.ravel() for tensor in from_layout(model, part, layout)]))
+        for part in (tensors[: len(names)], tensors[len(names) :])
+        if part
+    )
     described = {"model": model.spec, "loss": model.loss_name, "weights": model.size, **(card or {})}
-    return ModelFile(model, jnp.asarray(vector), described, layout)
+    return ModelFile(model, vector, described, layout, *rates)
 
 
 def read_header(path: str | Path) -> WeightsHeader:

@@ -66,6 +66,6 @@ def _mean_losses(model: Model, per_seed: bool, metas: Array, data: AgentData) ->
     """The agents' mean loss at every seed's meta-model."""
 
     def one(meta: Array, data: AgentData) -> Array:
-        return jax.vmap(lambda samples: model.loss(meta, samples))(data.train).mean()
+        return jax.lax.map(lambda own: rules.loss_at(model, meta, own), data).mean()
 
     return jax.vmap(one, (0, 0 if per_seed else None))(metas, data)

@@ -268,7 +268,7 @@ def _conclude(method: Method, first: Array, server: Any, broadcast: Broadcast, s
 
 @partial(jax.jit, static_argnums=0)
 def _loss_sum(model: Model, vector: Array, data: AgentData, here: Array) -> Array:
-    losses = jax.vmap(lambda samples: model.loss(vector, samples))(data.train)
+    losses = jax.vmap(lambda own: rules.loss_at(model, vector, own))(data)
     return jnp.where(here, losses, 0).sum()
 
 

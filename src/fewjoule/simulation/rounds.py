@@ -64,7 +64,7 @@ def rounds_program(
         return jax.lax.all_gather(values, SEEDS)[0] if together else values
 
     def mean_loss(vector: Array, data: AgentData) -> Array:
-        return each(lambda samples: model.loss(vector, samples))(data.train).mean()
+        return each(lambda own: rules.loss_at(model, vector, own))(data).mean()
 
     def one_seed(seed: Array, drawn: Draws, data: AgentData, models: Any) -> tuple[dict[str, Any], Any]:
         if owners is None:

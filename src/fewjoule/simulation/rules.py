@@ -16,6 +16,8 @@ from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, sh
 from fewjoule.models.model import Model
 from fewjoule.models.parts import Parts, last_layer, parts_of, with_prototypes
 from fewjoule.randomness import key_for
+from fewjoule.tasks.held_out import evenly
+from fewjoule.tasks.samples import AgentData
 
 DIVERGED_AT = 10.0
 """A run has diverged where the agents' mean loss at the meta-model is beyond this multiple of that at the start. MAML
@@ -23,6 +25,15 @@ and its kin may raise that loss on purpose, since only what follows their inner 
 where the loss after the inner steps of the last round is beyond it too."""
 NUMBER_BYTES = 4
 """Of one float32 on the air."""
+
+
+LOSS_SAMPLES = 1000
+"""At most so many samples of an agent, evenly spaced among its own, say its loss at the start and the end of a run."""
+
+
+def loss_at(model: Model, vector: Array, data: AgentData) -> Array:
+    """An agent's loss at a model, as the start and the end of a run tell it."""
+    return model.loss(vector, evenly(data.train, LOSS_SAMPLES))
 
 
 def uses_local(method: Method) -> bool:

@@ -123,6 +123,11 @@ def _kept_rounds(method: Method, keep_paths: bool | Sequence[int]) -> tuple[int,
     return kept
 
 
+def present_of(agents: int, participation: float) -> int:
+    """How many agents take part in a round."""
+    return max(1, round(participation * agents))
+
+
 def _checked_presence(
     method: Method, agents: Agents, participation: float, availability: Any
 ) -> tuple[int | None, Array | None]:
@@ -139,7 +144,7 @@ def _checked_presence(
                 f"availability must have shape [rounds, agents] = [{method.rounds}, {len(agents)}], "
                 f"got {list(availability.shape)}."
             )
-    present = None if participation == 1.0 else max(1, round(participation * len(agents)))
+    present = None if participation == 1.0 else present_of(len(agents), participation)
     rules.check_agents(method, present or len(agents))
     return present, None if availability is None else _positions(availability)
 

@@ -131,6 +131,7 @@ class Evaluation(Table):
     learning_rate: Positive = 0.01
     optimiser: str = "sgd"
     statistic: Literal["median", "mean"] = "median"
+    worth_samples: Count = 1000  # at most so many of an agent's samples say what fine-tuning on them gives
     own_test: Share = 0.0  # share of every agent's samples that is held out to judge what the agent gets itself
 
     def drawing(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fewjoule.reporting.run_folder import ENERGY, EVALUATION, PATHS, PERSONAL, S
 from fewjoule.simulation.rules import uses_local
 from fewjoule.simulation.run import Trace
 from fewjoule.studies.parts import Part
-from fewjoule.studies.predictions import predict_new_tasks
+from fewjoule.studies.predictions import NewDevice, predict_new_tasks
 from fewjoule.studies.prepare import Prepared
 from fewjoule.studies.settings import MethodEntry, Study
 from fewjoule.studies.summary import summarise, worth_of
@@ -53,8 +53,11 @@ def write_run_folder(folder: Path, prepared: Prepared, finished: Finished, ledge
     }
     write_results(folder, study, model, finished.methods, ledger, summary, cards)
     if prepared.tasks is not None:
-        metas = {name: part.arrays["meta"][0] for name, part in finished.methods.items()}
-        predict_new_tasks(model, metas, prepared.tasks, study.evaluation, study.seeds[0]).write(folder)
+        starts = {
+            e.name: NewDevice(part.arrays["meta"][0], e.build().tuning, part.arrays.get("rates", [None])[0])
+            for e, part in zip(study.methods, finished.methods.values(), strict=True)
+        }
+        predict_new_tasks(model, starts, prepared.tasks, study.evaluation, study.seeds[0]).write(folder)
 
 
 def write_results(
@@ -68,9 +71,10 @@ def write_results(
     write_atomically(folder / SUMMARY, summary.to_json().encode(), force=True)
     (folder / "meta").mkdir(exist_ok=True)
     for name, part in finished.items():
-        for seed, vector, card in zip(study.seeds, part.arrays["meta"], cards[name], strict=True):
+        rates = part.arrays.get("rates", [None] * len(study.seeds))
+        for seed, vector, own, card in zip(study.seeds, part.arrays["meta"], rates, cards[name], strict=True):
             if np.isfinite(vector).all():
-                write_model(folder / "meta" / f"{name}-{seed}.safetensors", model, vector, card, force=True)
+                write_model(folder / "meta" / f"{name}-{seed}.safetensors", model, vector, card, rates=own, force=True)
 
 
 def model_card(prepared: Prepared, entry: MethodEntry, i: int, finished: Finished) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from fewjoule.reporting.predictions import Array, Predictions
 from fewjoule.studies.families import Evaluation
 from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.adapt import adapt
+from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 
 TASKS = 8
 QUERIES = {"regression": 60, "classification": 12}
@@ -20,10 +21,18 @@ SAMPLES = 60
 """Of a task's samples to adapt on, this many are kept, and only where an input is one number: they are drawn."""
 
 
+class NewDevice(NamedTuple):
+    """What a new device gets of a method, and what it does with it."""
+
+    meta: Any  # [d]
+    tuning: Tuning = ALL_WEIGHTS
+    rates: Any = None  # [d] where they are learned
+
+
 def predict_new_tasks(
-    model: Model, metas: Mapping[str, Any], tasks: Tasks, evaluation: Evaluation, seed: int
+    model: Model, starts: Mapping[str, NewDevice], tasks: Tasks, evaluation: Evaluation, seed: int
 ) -> Predictions:
-    """From each method's meta-model [d] of one seed; those that are not finite are left out.
+    """From each method's meta-model of one seed; those that are not finite are left out.
 
     The tasks are the study's first, chosen by nothing, and so are the queries, evenly over a task's list.
     """
@@ -34,17 +43,20 @@ def predict_new_tasks(
     wanted = min(QUERIES["classification" if classifies else "regression"], least)
     which = np.unique(np.linspace(0, least - 1, wanted).round().astype(int))
     queries = jax.tree.map(lambda a: a[:, which], few.query._replace(allowed=None))._replace(allowed=few.query.allowed)
-    kept = {name: meta for name, meta in metas.items() if np.isfinite(meta).all()}
-    said: dict[str, list[Array]] = {name: [] for name in kept}
-    stack = jnp.asarray(np.stack(list(kept.values()))) if kept else jnp.zeros((0, model.size))
-    for count in steps:
-        settings: dict[str, Any] = {"learning_rate": evaluation.learning_rate, "optimiser": evaluation.optimiser}
-        if count and kept:
-            models = adapt(model, stack, few, steps=[count], **settings, keep_models=True).models
-        else:
-            models = jnp.repeat(stack[:, None], len(few.query.mask), 1)
-        for name, each in zip(kept, np.asarray(_said(model, models, queries)) if kept else (), strict=True):
-            said[name].append(each.astype(np.int32 if classifies else np.float32))
+    groups: dict[Any, dict[str, NewDevice]] = {}  # those that fine-tune in the same way, at once
+    for name, start in starts.items():
+        if np.isfinite(start.meta).all():
+            groups.setdefault((start.tuning, start.rates is None), {})[name] = start
+    said: dict[str, list[Array]] = {name: [] for name in starts if any(name in group for group in groups.values())}
+    settings: dict[str, Any] = {"learning_rate": evaluation.learning_rate, "optimiser": evaluation.optimiser}
+    for (tuning, plain), group in groups.items():
+        stack = jnp.stack([start.meta for start in group.values()])
+        rates = None if plain else np.stack([start.rates for start in group.values()])
+        for count in steps:
+            how = {"tuning": tuning, "rates": rates, "keep_models": True, **settings}
+            models = adapt(model, stack, few, steps=[count], **how).models
+            for name, each in zip(group, np.asarray(_said(model, models, queries)), strict=True):
+                said[name].append(each.astype(np.int32 if classifies else np.float32))
     drawn = SAMPLES if math.prod(few.support.x.shape[2:]) == 1 else 0
     support_x, support_y = _real(jax.tree.map(lambda a: a[:, :drawn], few.support._replace(allowed=None)), classifies)
     query_x, query_y = _real(queries, classifies)

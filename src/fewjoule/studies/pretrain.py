@@ -1,23 +1,26 @@
 """The first stage of a run: the local models, given or trained here, and aligned where the agents never met."""
 
 import warnings
+from functools import partial
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from fewjoule._version import __version__
 from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning, InputError
 from fewjoule.files import cache_dir
 from fewjoule.models.code import is_code
-from fewjoule.models.model import OwnModel
+from fewjoule.models.model import Model, OwnModel
+from fewjoule.simulation.rules import loss_at
 from fewjoule.simulation.work import training_flops
 from fewjoule.studies.parts import Part, Parts
 from fewjoule.studies.personal import judge_alone
 from fewjoule.studies.prepare import Prepared, digest_of
-from fewjoule.tasks.samples import Agents, few
+from fewjoule.tasks.samples import AgentData, Agents, few
 from fewjoule.training.align import align
 from fewjoule.training.local import LocalModels, train_locally
 
@@ -72,11 +75,21 @@ def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
         models = np.stack([np.asarray(a.models) for a in aligned])
         facts["trained"] = [i in missing for i in range(len(agents))]
         facts["alignment"] = [{k: v for k, v in a._asdict().items() if k != "models"} for a in aligned]
-    losses = np.array(jax.jit(jax.vmap(jax.vmap(model.loss)))(models, agents.data.train))
+    losses = np.array(_losses(model, jnp.asarray(models), agents.data))
     for i in different:
         samples = jax.tree.map(lambda a, i=i: a[0, i], agents.data.train)
         losses[:, i] = own.nets[i].loss(given[i], samples)  # type: ignore[union-attr]
     return Part({"models": models, "loss": losses, **judge_alone(prepared, models)}, facts)
+
+
+@partial(jax.jit, static_argnums=0)
+def _losses(model: Model, models: Array, data: AgentData) -> Array:
+    """Every agent's loss [seeds, agents] at its own model, one agent after the other: some have many samples."""
+
+    def own(of_seed: Any) -> Array:
+        return jax.lax.map(lambda each: loss_at(model, *each), of_seed)
+
+    return jax.lax.map(own, (models, data))
 
 
 def models_of(prepared: Prepared, local: Part | None) -> Any:

@@ -9,6 +9,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,11 +21,12 @@ from fewjoule.energy import Ledger
 from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning
 from fewjoule.files import locked, sweep
+from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
 from fewjoule.reporting import write_report
 from fewjoule.simulation.rules import random_start, uses_local
 from fewjoule.simulation.run import Run
-from fewjoule.simulation.simulate import Simulation
+from fewjoule.simulation.simulate import Simulation, present_of
 from fewjoule.simulation.work import adaptation_flops, method_flops, server_flops
 from fewjoule.studies.families import Evaluation
 from fewjoule.studies.outputs import Finished, ledger_of, write_run_folder
@@ -36,10 +38,10 @@ from fewjoule.studies.settings import MethodEntry, Study
 from fewjoule.studies.shares import agree, check_processes, joined, own_models, share_of
 from fewjoule.studies.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Agents, Tasks, few
-from fewjoule.training.adapt import FineTuning, adapt
+from fewjoule.training.adapt import FineTuning, adapt, adapt_ahead
 from fewjoule.training.processes import ALONE, Team
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
-from fewjoule.training.worth import adapted_loss, constant_loss
+from fewjoule.training.worth import adapted_loss, adapted_loss_ahead, constant_loss
 
 DRAWN = ("meta_backward", "maml", "imaml")
 """Methods whose agents' trajectories are drawn; the first of each in a study."""
@@ -120,7 +122,7 @@ def _run_methods(
 
     Compiling uses all cores and comes first, so that a meter around an execution sees nothing else.
     """
-    study, model, tasks = prepared.study, prepared.model, prepared.tasks
+    study, model = prepared.study, prepared.model
     if not left:
         return
     drawn, models = _drawn(study), models_of(prepared, local)
@@ -130,12 +132,10 @@ def _run_methods(
         kept = kept_rounds(method.rounds)[1:].tolist() if entry.name in drawn else False
         own = models if uses_local(method) else None
         whose = agents_of(prepared, entry)
-        ready[entry.name] = Simulation(method, model, whose, own, seed=list(study.seeds), keep_paths=kept)
-    jobs: list[Callable[[], Any]] = [simulation.compile for simulation in ready.values()]
-    jobs.append(lambda: _adapted(prepared, jnp.zeros((len(study.seeds), model.size))))
-    if tasks is not None:
-        zeros = jnp.zeros((len(study.seeds), model.size))
-        jobs.insert(0, lambda: adapt(model, zeros, tasks, **study.evaluation.adapting()))
+        ready[entry.name] = Simulation(
+            method, model, whose, own, seed=list(study.seeds), participation=entry.participation, keep_paths=kept
+        )
+    jobs = [*_judging(prepared, [entry.build() for entry in left]), *(one.compile for one in ready.values())]
     progress.stage("compiling", len(jobs))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting = [pool.submit(job) for job in jobs]
@@ -146,12 +146,32 @@ def _run_methods(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    flops = {entry.name: method_flops(entry.build(), model, agents_of(prepared, entry)) for entry in left}
+    flops = {entry.name: flops_of(prepared, entry) for entry in left}
     work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
     progress.stage("methods", sum(work.values()))
     for entry in left:
         yield entry.name, _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter)
         progress.advance(work[entry.name])
+
+
+def _judging(prepared: Prepared, methods: list[Method]) -> Iterator[Callable[[], Any]]:
+    """What compiles the judging of these methods: a program each for every way to fine-tune."""
+    e, tasks, count = prepared.study.evaluation, prepared.tasks, len(prepared.study.seeds)
+    ways = dict.fromkeys((m.tuning, m.rates is not None) for m in methods)
+    if tasks is not None:
+        for tuning, rated in ways:
+            how: dict[str, Any] = {**e.adapting(), "tuning": tuning, "rated": rated}
+            yield partial(adapt_ahead, prepared.model, count, tasks, **how)
+    for tuning, rated in ways | {(tuning, False): None for tuning, _ in ways}:  # a random start has no rates
+        how = {**_worth_settings(e), "tuning": tuning, "rated": rated}
+        yield partial(adapted_loss_ahead, prepared.model, count, prepared.agents, **how)
+
+
+def flops_of(prepared: Prepared, entry: MethodEntry) -> int:
+    """Of all agents over all rounds, for one seed; of those that take part."""
+    agents, method = agents_of(prepared, entry), entry.build()
+    share = present_of(len(agents), entry.participation) / len(agents)
+    return round(method_flops(method, prepared.model, agents) * share)
 
 
 def agents_of(prepared: Prepared, entry: MethodEntry) -> Agents:
@@ -169,8 +189,10 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
     anywhere = jnp.stack([random_start(prepared.model, np.uint32(seed)) for seed in study.seeds])
     tuning = simulation.method.tuning
-    for name, metas, rates in (("random", anywhere, None), ("start", run.start, None), ("final", run.meta, run.rates)):
-        arrays[f"worth_{name}"] = _adapted(prepared, metas, tuning, rates)
+    arrays["worth_random"] = _adapted(prepared, anywhere, tuning)
+    at_random = np.array_equal(run.start, anywhere)
+    arrays["worth_start"] = arrays["worth_random"] if at_random else _adapted(prepared, run.start, tuning)
+    arrays["worth_final"] = _adapted(prepared, run.meta, tuning, run.rates)
     arrays["worth_constant"] = np.broadcast_to(constant_loss(prepared.model, prepared.agents), len(study.seeds))
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
     facts |= {"server": server, "server_flops": server_flops(simulation.method, prepared.model, len(run.agents))}
@@ -178,6 +200,8 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
         facts |= {"computation": None, "server": computation, "server_flops": flops}
         nothing = np.zeros((len(study.seeds), 1, len(prepared.agents)), np.int64)
         arrays |= {"uplink_bits": nothing, "downlink_bits": nothing}
+    if run.rates is not None:
+        arrays["rates"] = run.rates
     judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter, tuning, run.rates)
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
@@ -188,10 +212,13 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
 
 def _adapted(prepared: Prepared, metas: Any, tuning: Tuning = ALL_WEIGHTS, rates: Any = None) -> np.ndarray[Any, Any]:
     """The agents' mean loss [seeds] from meta-models [seeds, d] after the headline's fine-tuning steps."""
-    e = prepared.study.evaluation
-    settings: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser}
-    settings |= {"tuning": tuning, "rates": rates}
-    return adapted_loss(prepared.model, metas, prepared.agents, steps=e.headline, **settings)
+    settings = _worth_settings(prepared.study.evaluation)
+    return adapted_loss(prepared.model, metas, prepared.agents, **settings, tuning=tuning, rates=rates)
+
+
+def _worth_settings(e: Evaluation) -> dict[str, Any]:
+    by = {"learning_rate": e.learning_rate, "optimiser": e.optimiser}
+    return {"steps": e.headline, **by, "most": e.worth_samples}
 
 
 def _metered(
@@ -240,7 +267,8 @@ def judge(
 
 def _drawn(study: Study) -> set[str]:
     """The names of the methods whose agents' trajectories are drawn: the first of each kind."""
-    first = {entry.method: entry.name for entry in reversed(study.methods) if entry.method in DRAWN}
+    all_there = [entry for entry in study.methods if entry.participation == 1]
+    first = {entry.method: entry.name for entry in reversed(all_there) if entry.method in DRAWN}
     return set(first.values())
 
 

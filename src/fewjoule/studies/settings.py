@@ -93,6 +93,7 @@ class MethodEntry(BaseModel):
     method: str
     runs: Literal["always", "normal", "full"] = "always"
     paper: bool = False
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of the agents, drawn afresh in every round
     ceiling: Annotated[int, Field(ge=0)] = 0  # trained on so many tasks of the new tasks' own family, which nobody has
 
     @property

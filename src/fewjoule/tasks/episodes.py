@@ -16,7 +16,8 @@ def episode(samples: Samples, key: Array, *, ways: int, shots: int, queries: int
     """`ways` classes that are drawn from those of the samples, numbered anew from 0 in the order of the draw; `shots`
     samples of each as support, at most half of them, and `queries` others to be judged by.
 
-    Where there are fewer classes or samples, the rest is padding. It depends on the real samples only.
+    Where there are fewer classes or samples, the rest is padding. It depends on the real samples only. Where an agent's
+    softmax chooses among its own classes, that of an episode chooses among the first `ways`.
     """
     count, real = len(samples.mask), samples.mask > 0
     class_key, sample_key = jax.random.split(key)
@@ -34,12 +35,14 @@ def episode(samples: Samples, key: Array, *, ways: int, shots: int, queries: int
     size = (label[:, None] == label[first][None, :]).sum(0) * chosen
     support = jnp.minimum(shots, jnp.maximum(1, size // 2))
 
+    allowed = None if samples.allowed is None else jnp.arange(len(samples.allowed)) < ways
+
     def cut(begin: Array, end: Array, width: int) -> Samples:
         at = begin[:, None] + jnp.arange(width)
         mask = (at < jnp.minimum(end, size)[:, None]).astype(samples.mask.dtype).ravel()
         rows = jnp.where(mask > 0, (first[:, None] + at).ravel(), 0)
         x, _, weight = rows_of(samples, order[rows], "clip")
         y = jnp.repeat(jnp.arange(ways, dtype=samples.y.dtype), width)
-        return Samples(x, y, mask, None, weight)
+        return Samples(x, y, mask, allowed, weight)
 
     return cut(jnp.zeros_like(support), support, shots), cut(support, support + queries, queries)

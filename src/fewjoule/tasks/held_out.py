@@ -9,7 +9,7 @@ import numpy as np
 
 from fewjoule.errors import InputError
 from fewjoule.randomness import agent_id, seeds_of
-from fewjoule.tasks.samples import Agents, Samples
+from fewjoule.tasks.samples import Agents, Samples, rows_of
 
 
 def hold_out(agents: Agents, share: float, seed: int | Sequence[int]) -> tuple[Agents, Samples]:
@@ -29,6 +29,17 @@ def hold_out(agents: Agents, share: float, seed: int | Sequence[int]) -> tuple[A
     data, tests = ([part[k] for part in [(a.data, t) for a, t in each]] for k in (0, 1))
     stacked, held = (jax.tree.map(lambda *a: jnp.stack(a), *parts) for parts in (data, tests))
     return replace(agents, data=stacked, seeds=seeds_of(seed)), held
+
+
+def evenly(samples: Samples, most: int) -> Samples:
+    """At most so many samples of one agent [n, ...], evenly spaced among the real ones."""
+    if len(samples.mask) <= most:
+        return samples
+    real = jnp.maximum((samples.mask > 0).sum(), 1)
+    at = jnp.arange(most)
+    rows = jnp.where(real > most, (at * (real / most)).astype(int), at)
+    x, y, weight = rows_of(samples, rows, "clip")
+    return Samples(x, y, samples.mask[rows], samples.allowed, weight)
 
 
 def _at(agents: Agents, i: int) -> Agents:

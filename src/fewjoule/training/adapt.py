@@ -137,6 +137,16 @@ def adapt(
     return Adaptation(wanted, losses.reshape(shape), accuracies.reshape(shape), adapted)
 
 
+def adapt_ahead(
+    model: Model, metas: int, tasks: Tasks, *, steps: Sequence[int], learning_rate: float, optimiser: str,
+    tuning: Tuning, rated: bool,
+) -> None:  # fmt: skip
+    """Compile `adapt` of so many meta-models [metas, d], with rates or without, and run nothing."""
+    vectors = jax.ShapeDtypeStruct((metas, model.size), jnp.float32)  # type: ignore[no-untyped-call]
+    static = (model, tuple(steps), learning_rate, optimiser, False, tuning, True)
+    adapt_all.lower(*static, vectors, tasks, vectors if rated else None).compile()
+
+
 def adapt_each(
     model: Model,
     starts: Array,

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from fewjoule.models.model import Model
+from fewjoule.tasks.held_out import evenly
 from fewjoule.tasks.samples import Agents, Samples
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.mesh import over_devices
@@ -69,25 +70,35 @@ def constant_loss(model: Model, agents: Agents) -> np.ndarray[Any, Any]:
 
 def adapted_loss(
     model: Model, metas: Array, agents: Agents, *, steps: int, learning_rate: float, optimiser: str,
-    tuning: Tuning = ALL_WEIGHTS, rates: Array | None = None,
+    tuning: Tuning = ALL_WEIGHTS, rates: Array | None = None, most: int = 1000,
 ) -> np.ndarray[Any, Any]:  # fmt: skip
     """Mean over the agents of the loss [seeds] of meta-models [seeds, d], after fine-tuning on an agent's samples.
 
-    Infinity where fine-tuning overflowed.
+    Infinity where fine-tuning overflowed. At most `most` of an agent's samples, evenly spaced among them, are used.
     """
     per_seed = agents.seeds is not None
-    static = (model, steps, learning_rate, optimiser, tuning, per_seed)
+    static = (model, steps, learning_rate, optimiser, tuning, per_seed, most)
     found = np.asarray(_adapted(*static, metas, rates, agents.data.train))
     return np.where(np.isnan(found), np.inf, found)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
+def adapted_loss_ahead(
+    model: Model, metas: int, agents: Agents, *, steps: int, learning_rate: float, optimiser: str, tuning: Tuning,
+    rated: bool, most: int,
+) -> None:  # fmt: skip
+    """Compile `adapted_loss` of so many meta-models, with rates or without, and run nothing."""
+    vectors = jax.ShapeDtypeStruct((metas, model.size), jnp.float32)  # type: ignore[no-untyped-call]
+    static = (model, steps, learning_rate, optimiser, tuning, agents.seeds is not None, most)
+    _adapted.lower(*static, vectors, vectors if rated else None, agents.data.train).compile()
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
 def _adapted(
-    model: Model, steps: int, learning_rate: float, name: str, tuning: Tuning, per_seed: bool, metas: Array,
-    rates: Array | None, samples: Samples,
+    model: Model, steps: int, learning_rate: float, name: str, tuning: Tuning, per_seed: bool, most: int,
+    metas: Array, rates: Array | None, samples: Samples,
 ) -> Array:  # fmt: skip
     def one(meta: Array, rates: Array | None, samples: Samples) -> Array:
-        by = rated(make_optimiser(name, learning_rate), rates)
+        by, samples = rated(make_optimiser(name, learning_rate), rates), evenly(samples, most)
         return model.loss(tuning.tuned(model, meta, samples, by=by, steps=steps), samples)
 
     def over_agents(meta: Array, rates: Array | None, samples: Samples) -> Array:

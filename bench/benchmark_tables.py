@@ -1,0 +1,103 @@
+"""The tables of docs/benchmarks.md, from docs/benchmarks.json. `bench/benchmarks.py` writes both."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.federations import FEDERATIONS, PUBLISHED, Published
+
+LINKS = ("wifi", "lte", "lora-sf7")
+NO_RADIO = ["0"] * (1 + len(LINKS))
+
+
+def tables(numbers: dict[str, Any]) -> str:
+    """All tables of the page."""
+    lines = []
+    for name, federation in FEDERATIONS.items():
+        lines += [f"### {federation.title}", ""]
+        of = numbers.get(name)
+        lines += ["Not run yet.", ""] if of is None else [_caption(of), "", *_table(of), ""]
+        lines += [*_published(name, of), ""]
+    return "\n".join(lines)
+
+
+def _caption(of: dict[str, Any]) -> str:
+    size = "a small run (`--quick`): it shows that the study runs, not what methods reach. " if of["quick"] else ""
+    seeds = ", ".join(map(str, of["seeds"]))
+    bounds = ", in brackets 95 % over seeds." if len(of["seeds"]) > 2 else "; too few seeds for an interval."
+    return (
+        f"{size}{of['agents']} agents, {of['model']} ({of['weights']} weights), seeds {seeds}; accuracy in per cent "
+        f"after {of['steps']} steps{bounds}"
+    )
+
+
+def _table(of: dict[str, Any]) -> Iterator[str]:
+    judged = list(of["devices"])
+    heads = [f"new devices, {_shots(key)} ({of['devices'][key]})" for key in judged]
+    links = [f"J on {link}" for link in LINKS]
+    yield _row(["method", *heads, "agents, before", "agents", "worst tenth", "bits sent by an agent", *links, "run"])
+    yield _row(["---"] * (len(heads) + len(links) + 6))
+    if of["alone"]:
+        yield _row(["alone (own local model)", *["–"] * len(heads), "–", *_agents(of["alone"]), *NO_RADIO, "–"])
+    if of["new_alone"]:
+        alone = [_percent(of["new_alone"].get(key)) for key in judged]
+        label = f"a new device alone (from scratch, {of['alone_steps']} steps)"
+        yield _row([label, *alone, "–", "–", "–", *NO_RADIO, "–"])
+    for method in sorted(of["methods"].values(), key=lambda m: -_rank(m, judged)):
+        new = [_percent(method["new_devices"].get(key)) for key in judged]
+        before, after = (method["agents"].get(str(s)) for s in (0, of["steps"]))
+        sent = [f"{method['uplink_bits']:,.0f}", *(_joules(method["joules"][link]) for link in LINKS)]
+        when = method["how"]["when"][:10] if method.get("how") else "earlier"
+        yield _row([method["label"], *new, _percent(before, short=True), *_agents(after), *sent, when])
+
+
+def _rank(method: dict[str, Any], judged: list[str]) -> float:
+    found = [method["new_devices"][key]["mean"] for key in judged if key in method["new_devices"]]
+    return float(found[0]) if found else 0.0
+
+
+def _published(name: str, of: dict[str, Any] | None) -> Iterator[str]:
+    rows = [p for p in PUBLISHED if p.federation == name]
+    if not rows:
+        return
+    yield _row(["published", "of", "per cent", "ours", "ours - theirs", "source", "what differs from ours"])
+    yield _row(["---"] * 7)
+    for p in rows:
+        ours = _ours(p, of)
+        beside = ["–", "–"] if ours is None else [f"{100 * ours:.1f}", f"{100 * ours - p.percent:+.1f}"]
+        what = "agents" if p.judged is None else _shots(p.judged.key)
+        yield _row([p.method, what, f"{p.percent:g}", *beside, p.source, p.differs])
+
+
+def _ours(p: Published, of: dict[str, Any] | None) -> float | None:
+    """What the method of that name reaches here, as a share."""
+    method = (of or {"methods": {}})["methods"].get(p.ours)
+    if method is None:
+        return None
+    found = method["agents"].get("0") if p.judged is None else method["new_devices"].get(p.judged.key)
+    return None if found is None else float(found["mean"])
+
+
+def _shots(key: str) -> str:
+    return f"{key} shot{'' if key.split()[-1] == '1' else 's'}"
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _agents(spread: dict[str, Any] | None) -> list[str]:
+    if spread is None:
+        return ["–", "–"]
+    return [_percent(spread), f"{100 * spread['worst_tenth']:.1f}"]
+
+
+def _percent(numbers: dict[str, Any] | None, *, short: bool = False) -> str:
+    if numbers is None:
+        return "–"
+    bounded = not short and numbers.get("low") is not None
+    around = f" [{100 * numbers['low']:.1f}, {100 * numbers['high']:.1f}]" if bounded else ""
+    return f"{100 * numbers['mean']:.1f}{around}"
+
+
+def _joules(value: float) -> str:
+    return "0" if value == 0 else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
