@@ -1,6 +1,7 @@
 """fewjoule, through its public functions."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,34 +18,36 @@ def pairs(data: Data, x: str, y: str) -> list[Any]:
     return list(zip(data[x], data[y], strict=True))
 
 
-def simulated(method: fj.Method, model: fj.Model, agents: fj.Agents, data: Data) -> Any:
+def simulated(method: Callable[[int], fj.Method], model: fj.Model, agents: fj.Agents, data: Data) -> Any:
     local = np.repeat(data["start"][None], len(agents), 0)
-    return lambda: fj.simulate(method, model, agents, local, diverged_at=1e9).meta
+    return lambda rounds: fj.simulate(method(rounds), model, agents, local, diverged_at=1e9).meta
 
 
 def j1(data: Data) -> Any:
     agents = fj.make_agents(pairs(data, "xa", "ya"), pairs(data, "xb", "yb"))
-    return simulated(fj.maml(rounds=int(data["rounds"]), batch=None), SINE, agents, data)
+    return simulated(lambda rounds: fj.maml(rounds=rounds, batch=None), SINE, agents, data)
 
 
 def j2(data: Data) -> Any:
     agents = fj.make_agents(pairs(data, "xa", "ya"), pairs(data, "xb", "yb"))
-    return simulated(fj.imaml(rounds=int(data["rounds"]), batch=None), SINE, agents, data)
+    return simulated(lambda rounds: fj.imaml(rounds=rounds, batch=None), SINE, agents, data)
 
 
 def j4(data: Data) -> Any:
     tasks = fj.make_tasks(pairs(data, "xa", "ya"), pairs(data, "xb", "yb"))
-    return lambda: fj.adapt(SINE, data["start"], tasks, steps=[50], learning_rate=0.01).loss[:, 0]
+    return lambda steps: fj.adapt(SINE, data["start"], tasks, steps=[steps], learning_rate=0.01).loss[:, 0]
 
 
 def j5(data: Data) -> Any:
-    method = fj.fedavg(rounds=int(data["rounds"]), local_steps=1, batch=100)
-    return simulated(method, DIGITS, fj.make_agents(pairs(data, "x", "y")), data)
+    agents = fj.make_agents(pairs(data, "x", "y"))
+    return simulated(lambda rounds: fj.fedavg(rounds=rounds, local_steps=1, batch=100), DIGITS, agents, data)
 
 
 def j6(data: Data) -> Any:
-    method = fj.meta_backward(rounds=int(data["rounds"]), learning_rate=1e-4, radius=1e-3)
-    return simulated(method, SINE, fj.make_agents(pairs(data, "x", "y")), data)
+    agents = fj.make_agents(pairs(data, "x", "y"))
+    return simulated(
+        lambda rounds: fj.meta_backward(rounds=rounds, learning_rate=1e-4, radius=1e-3), SINE, agents, data
+    )
 
 
 if __name__ == "__main__":

@@ -17,15 +17,20 @@ Arrays = dict[str, Any]
 
 
 class Job(NamedTuple):
-    """`units` are the rounds, or the jobs, of one call. `flops` and `memory_bytes` are of one unit: matrix products
-    alone, and samples and models that do not fit in a cache, read and written once."""
+    """A call does `length` rounds, or one job of so many steps. `flops` and `memory_bytes` are of one unit: matrix
+    products alone, and samples and models that do not fit in a cache, read and written once."""
 
     title: str
     unit: str
-    units: int
+    length: int
     arrays: Callable[[int], Arrays]
     flops: float
     memory_bytes: float = 0.0
+    checked: int | None = None  # answers are compared after so many rounds or steps; None for all of a call
+
+    def units(self, rounds: int) -> int:
+        """What so many rounds count."""
+        return 1 if self.unit == "jobs" else rounds
 
 
 def products(sizes: tuple[int, ...], samples: int) -> int:
@@ -86,14 +91,15 @@ JOBS = {
         3 * (50 + 1 + 5 * 2) * products(SINE_SIZES, 100),
     ),
     "J4": Job(
-        "fine-tuning 500 tasks of 40 samples by 50 steps", "jobs", 1, new_tasks, 500 * 50 * products(SINE_SIZES, 40)
+        "fine-tuning 500 tasks of 40 samples by 50 steps", "jobs", 50, new_tasks, 500 * 50 * products(SINE_SIZES, 40),
+        checked=5,
     ),
     "J5-2": Job(
         "FedAvg, 2 agents, mini-batches of 100 digits", "rounds", 500, digits(2), 2 * products(DIGIT_SIZES, BATCH)
     ),
     "J5-100": Job(
-        "FedAvg, 100 agents, mini-batches of 100 digits", "rounds", 20, digits(100), 100 * products(DIGIT_SIZES, BATCH),
-        4 * 100 * (BATCH * 784 + DIGITS.size),
+        "FedAvg, 100 agents, mini-batches of 100 digits", "rounds", 100, digits(100),
+        100 * products(DIGIT_SIZES, BATCH), 4 * 100 * (BATCH * 784 + DIGITS.size),
     ),
     "J6": Job(
         "Meta-Backward, 3 agents, mini-batches of 100", "rounds", 1000, three_sines, 3 * products(SINE_SIZES, BATCH)

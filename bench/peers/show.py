@@ -27,10 +27,10 @@ def words(numbers: Numbers) -> dict[str, str]:
 def machine(numbers: Numbers) -> str:
     here, peaks = numbers["machine"], numbers["peaks"]
     versions: dict[str, str] = {}
-    for job in numbers["jobs"].values():
-        for row in job["sides"].values():
-            versions |= row.get("versions", {})
-    dates = sorted({job["date"] for job in numbers["jobs"].values()})
+    rows = [row for job in numbers["jobs"].values() for row in job["sides"].values()]
+    for row in rows:
+        versions |= row.get("versions", {})
+    dates = sorted({row["date"].partition(" ")[0] for row in rows})
     listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return (
         f"Measured on {' and '.join(dates)}: {here['processor']}, {here['cores']} cores, Python {here['python']}, "
@@ -40,7 +40,10 @@ def machine(numbers: Numbers) -> str:
 
 
 def table(numbers: Numbers) -> str:
-    head = ["job", "side", "per second", "fewjoule is", "turns", "compile s", "J each, modelled", "peak GB", "of limit"]
+    head = [
+        "job", "side", "per second", "fewjoule is", "turns", "compile s", "J each, modelled", "peak GB", "of limit",
+        "answer off", "measured",
+    ]  # fmt: skip
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for name, job in numbers["jobs"].items():
         for side, row in job["sides"].items():
@@ -53,6 +56,7 @@ def table(numbers: Numbers) -> str:
             cells = [
                 first, f"**{side}**" if ours else side, f"{row['per_second']:.4g}", times, str(row["turns"]),
                 f"{row['compile_seconds']:.1f}", f"{row['joules']:.3g}", f"{row['peak_bytes'] / 2**30:.2f}", share,
+                "" if ours else f"{row['answer_off']:.1e}", row["date"],
             ]  # fmt: skip
             rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)

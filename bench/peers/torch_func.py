@@ -1,4 +1,4 @@
-"""torch.func + torch.compile: a whole round compiled, where it has many steps all of them in one graph."""
+"""torch.func + torch.compile: a round is one graph, or several where one with all steps would compile for minutes."""
 
 from typing import Any
 
@@ -54,15 +54,15 @@ def j1(data: Data) -> Any:
         theta = tuple(a - scale * b / (c.sqrt() * floor + 1e-8) for a, b, c in zip(theta, m, v, strict=True))
         return theta, m, v
 
-    start, rounds = tensors(MLP["sine"], data["start"]), int(data["rounds"])
+    start, turns = tensors(MLP["sine"], data["start"]), range(1, int(data["rounds"]) + 1)
     # Adam's corrections of its two means, for every round
-    scales = [torch.tensor(1e-3 / (1 - 0.9**k), dtype=torch.float32) for k in range(1, rounds + 1)]
-    floors = [torch.tensor((1 - 0.999**k) ** -0.5, dtype=torch.float32) for k in range(1, rounds + 1)]
+    scales = [torch.tensor(1e-3 / (1 - 0.9**k), dtype=torch.float32) for k in turns]
+    floors = [torch.tensor((1 - 0.999**k) ** -0.5, dtype=torch.float32) for k in turns]
 
-    def run() -> np.ndarray:
+    def run(rounds: int) -> np.ndarray:
         theta, m = start, tuple(torch.zeros_like(a) for a in start)
         v = tuple(torch.zeros_like(a) for a in start)
-        for scale, floor in zip(scales, floors, strict=True):
+        for scale, floor in zip(scales[:rounds], floors[:rounds], strict=True):
             theta, m, v = one_round(theta, m, v, scale, floor)
         return flat(theta)
 
@@ -71,16 +71,18 @@ def j1(data: Data) -> Any:
 
 def j2(data: Data) -> Any:
     xa, ya, xb, yb = (torch.tensor(data[k]) for k in ("xa", "ya", "xb", "yb"))
-    strength, inner_steps, cg_steps = 2.0, 50, 5
+    strength, inner_steps, cg_steps, together = 2.0, 50, 5, 10
 
     def dot(a: Any, b: Any) -> torch.Tensor:
         return sum((p * q).sum() for p, q in zip(a, b, strict=True))
 
-    def agent(theta: Any, xa: Any, ya: Any, xb: Any, yb: Any) -> Any:
-        phi = theta
-        for _ in range(inner_steps):
+    def descend(phi: Any, theta: Any, xa: Any, ya: Any) -> Any:
+        for _ in range(together):
             g = grad(mse)(phi, xa, ya)
             phi = tuple(p - 0.01 * (a + strength * (p - t)) for p, a, t in zip(phi, g, theta, strict=True))
+        return phi
+
+    def implicit(phi: Any, xa: Any, ya: Any, xb: Any, yb: Any) -> Any:
         g = grad(mse)(phi, xb, yb)
         v, r, p = tuple(torch.zeros_like(a) for a in g), g, g
         norm = dot(r, r)
@@ -95,21 +97,21 @@ def j2(data: Data) -> Any:
             norm = after
         return v
 
+    steps = torch.compile(lambda phis, theta: vmap(descend, (0, None, 0, 0))(phis, theta, xa, ya))
+
     @torch.compile
-    def one_round(theta: Any) -> Any:
-        v = vmap(agent, (None, 0, 0, 0, 0))(theta, xa, ya, xb, yb)
-        return down(theta, [a.mean(0) for a in v], 0.01)
+    def server(theta: Any, phis: Any) -> Any:
+        return down(theta, [a.mean(0) for a in vmap(implicit)(phis, xa, ya, xb, yb)], 0.01)
 
-    return rounds_of(one_round, data, "sine")
+    start = tensors(MLP["sine"], data["start"])
 
-
-def rounds_of(one_round: Any, data: Data, sizes: str) -> Any:
-    start = tensors(MLP[sizes], data["start"])
-
-    def run() -> np.ndarray:
+    def run(rounds: int) -> np.ndarray:
         theta = start
-        for _ in range(int(data["rounds"])):
-            theta = one_round(theta)
+        for _ in range(rounds):
+            phis = tuple(a.contiguous() for a in many(len(xa), theta))
+            for _ in range(inner_steps // together):
+                phis = steps(phis, theta)
+            theta = server(theta, phis)
         return flat(theta)
 
     return run
@@ -127,9 +129,9 @@ def j4(data: Data) -> Any:
 
     judge = torch.compile(lambda weights: vmap(mse)(weights, xb, yb))
 
-    def run() -> np.ndarray:
+    def run(wanted: int) -> np.ndarray:
         weights = tuple(a.contiguous() for a in many(len(xa), start))
-        for _ in range(50 // together):
+        for _ in range(wanted // together):
             weights = steps(weights)
         return judge(weights).numpy()
 
@@ -147,9 +149,9 @@ def j5(data: Data) -> Any:
     def one_round(theta: Any, rows: Any) -> Any:
         return tuple(a.mean(0) for a in vmap(agent, (None, 0, 0, 0))(theta, x, y, rows))
 
-    def run() -> np.ndarray:
+    def run(rounds: int) -> np.ndarray:
         theta = start
-        for drawn in rows:
+        for drawn in rows[:rounds]:
             theta = one_round(theta, drawn)
         return flat(theta)
 
@@ -171,9 +173,9 @@ def j6(data: Data) -> Any:
         phis = vmap(agent, (0, 0, 0, 0, None))(phis, x, y, rows, centre)
         return phis, tuple(a.mean(0) for a in phis)
 
-    def run() -> np.ndarray:
+    def run(rounds: int) -> np.ndarray:
         phis, centre = tuple(a.contiguous() for a in many(len(x), start)), start
-        for drawn in rows:
+        for drawn in rows[:rounds]:
             phis, centre = one_round(phis, centre, drawn)
         return flat(centre)
 

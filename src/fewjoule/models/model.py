@@ -6,6 +6,7 @@ batch x. The flat order of the weights is the order of the pytree's leaves.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -88,12 +89,13 @@ class Model:
         return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(weights)])
 
     def unflatten(self, vector: Array) -> Any:
-        """The weights as the pytree that `init` gave, in the vector's own precision."""
-        leaves, at = [], 0
-        for shape in self._shapes:
-            size = math.prod(shape)
-            leaves.append(vector[at : at + size].reshape(shape))
-            at += size
+        """The weights as the pytree that `init` gave, in the vector's own precision.
+
+        Split, not sliced: the gradient of a split is one concatenation, that of slices a sum of as many padded vectors,
+        which took a fifth of the time of MAML and of fine-tuning.
+        """
+        parts = jax.lax.split(vector, [math.prod(shape) for shape in self._shapes])
+        leaves = [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
         return jax.tree.unflatten(self._treedef, leaves)
 
     def tensor_names(self) -> list[str]:
@@ -196,6 +198,15 @@ def check_alike(model: Model, other: Model, what: str) -> None:
         raise InputError(f"{what} has {got[-1]} outputs, {other} has {wanted[-1]}; make them as many.")
 
 
+@lru_cache
+def _outputs(model: Model, inputs: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the outputs for a batch of this shape. Kept: tracing it took a tenth of a short run."""
+    shape: tuple[int, ...] = jax.eval_shape(
+        model.apply, np.zeros(model.size, np.float32), np.zeros(inputs, np.float32)
+    ).shape
+    return shape
+
+
 def check_samples(model: Model, samples: Samples, what: str) -> None:
     """Refuse samples (with any leading axes) that the model cannot take. Runs no JAX program."""
     classes = samples.y.dtype.kind == "i"
@@ -206,7 +217,7 @@ def check_samples(model: Model, samples: Samples, what: str) -> None:
         kind, cure = TARGETS[classes]
         raise InputError(f"{what} have targets that are {kind}, but the model's loss is {model.loss_name}; {cure}.")
     try:
-        outputs = jax.eval_shape(model.apply, np.zeros(model.size, np.float32), np.zeros(inputs, np.float32)).shape
+        outputs = _outputs(model, inputs)
     except InputError:  # a user's module says what it cannot do
         raise
     except Exception as error:
