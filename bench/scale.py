@@ -3,8 +3,8 @@
     python bench/scale.py [--quick] [JOB ...]
 
     cohort       a round of 100 agents out of 1000 and out of 10 000, in memory
-    million      a round of 100 agents out of a million on disk, beside one out of 1000 in memory: FedAvg, and where
-                 agents keep a state on disk (FedAvg with error feedback; Meta-Backward)
+    million      a round of 100 agents out of a million on disk, beside one out of 1000 in memory and one out of 1000 on
+                 disk: FedAvg, and where agents keep a state (FedAvg with error feedback; Meta-Backward)
     all          all of 10 000 and of 100 000 agents in every round
     cores        the methods of the sinusoid study on one core and on all of them
     processes    the same on one core and by two processes of one core each
@@ -104,13 +104,16 @@ def round_on_disk(name: str, folder: str, cohort: int, few: int, many: int) -> d
 
     net, people = fj.mlp([1, 40, 40, 1]), fj.population(folder)
     local = Path(folder) / "models.npy" if name == "meta_backward" else None
-    ends: list[float] = []  # of the rounds
-    with tempfile.TemporaryDirectory(dir=folder) as states:
-        fj.simulate_population(
-            method(name, many), net, people, local, cohort=cohort, states=states, diverged_at=1e9,
-            told=lambda share: ends.append(time.process_time()),
-        )  # fmt: skip
-    return {"seconds": (ends[-1] - ends[few]) / (many - 1 - few)}
+    best = 1e9
+    for _ in range(2):
+        ends: list[float] = []  # of the rounds
+        with tempfile.TemporaryDirectory(dir=folder) as states:
+            fj.simulate_population(
+                method(name, many), net, people, local, cohort=cohort, states=states, diverged_at=1e9,
+                told=lambda share, ends=ends: ends.append(time.process_time()),
+            )  # fmt: skip
+        best = min(best, (ends[-1] - ends[few]) / (many - 1 - few))
+    return {"seconds": best}
 
 
 def written(folder: str, agents: int) -> dict[str, float]:
@@ -154,15 +157,18 @@ def million(quick: bool) -> None:
     agents, rounds = 100_000 if quick else 1_000_000, (10, 60) if quick else (20, 220)
     most = {"fedavg": "at most 1.3"}
     with tempfile.TemporaryDirectory(prefix="fewjoule-scale-") as place:
-        folder = str(Path(place) / "population")
+        few_people, folder = (str(Path(place) / each) for each in ("few", "many"))
+        in_a_process("written", few_people, 1000)
         in_a_process("written", folder, agents)
         for name in ("fedavg", "feedback", "meta_backward"):
-            small = in_a_process("round_in_memory", name, 1000, 100, *rounds)
             large = in_a_process("round_on_disk", name, folder, 100, *rounds)
-            notes = f"{1e3 * small['seconds']:.1f} and {1e3 * large['seconds']:.1f} ms"
-            notes += f", peak {large['gigabytes']:.2f} GB"
-            what = f"{name}, cohort of 100: {agents} agents on disk over 1000"
-            show(what, most.get(name, "at most 2"), large["seconds"] / small["seconds"], notes)
+            in_memory = in_a_process("round_in_memory", name, 1000, 100, *rounds)
+            on_disk = in_a_process("round_on_disk", name, few_people, 100, *rounds)
+            for where, small in (("in memory", in_memory), ("on disk", on_disk)):
+                notes = f"{1e3 * small['seconds']:.1f} and {1e3 * large['seconds']:.1f} ms"
+                notes += f", peak {large['gigabytes']:.2f} GB"
+                what = f"{name}: {agents} agents on disk over 1000 {where}"
+                show(what, most.get(name, "at most 2"), large["seconds"] / small["seconds"], notes)
 
 
 def all_of_them(agents: int, rounds: int) -> dict[str, float]:

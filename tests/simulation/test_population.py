@@ -1,5 +1,6 @@
 """A population on disk: the rounds of `simulate`, with memory for a cohort alone."""
 
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import fewjoule as fj
 from fewjoule.simulation.population import ahead, drawn
+from fewjoule.simulation.states import KeptStates
 from fewjoule.tasks.population import DiskRows
 
 SIZES = (8, 3, 7, 8, 6, 4, 10, 5, 4)
@@ -130,6 +132,31 @@ def test_rows_are_written_in_place(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "rows.npy")[40_000], [4, 5, 6])
     assert (tmp_path / "rows.npy").stat().st_blocks * 512 < 50_000  # nothing is stored of those never written
     np.testing.assert_array_equal(DiskRows(tmp_path / "rows.npy").read(np.array([49_999]), 2), np.zeros((1, 2, 3)))
+
+
+def test_rows_that_follow_each_other_go_in_one_piece(tmp_path, monkeypatch):
+    rows = DiskRows.created(tmp_path / "rows.npy", (50, 2), np.float32)
+    pieces, pwrite = [], os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, part, at: pieces.append(len(part)) or pwrite(file, part, at))
+    at = np.array([7, 8, 9, 3, 20, 21])
+    rows.write(at, np.arange(12).reshape(6, 2))
+    assert pieces == [3 * 8, 8, 2 * 8]
+    np.testing.assert_array_equal(rows.read(at)[:, 0], np.arange(12).reshape(6, 2))
+    wanted = np.array([True, False, True, True, False, True])
+    np.testing.assert_array_equal(rows.read(at, wanted=wanted)[:, 0, 0], [0, 0, 4, 6, 0, 10])
+    np.testing.assert_array_equal(rows.read(np.array([7, 9]), 2)[..., 1], [[1, 3], [5, 0]])
+    assert rows.read(np.zeros(0, int)).shape == (0, 1, 2)
+
+
+def test_states_lie_in_the_order_in_which_agents_came(tmp_path):
+    states = KeptStates(tmp_path, {"own": jax.ShapeDtypeStruct((2,), np.float32)}, 1000)
+    states.write(np.array([5, 900, 2]), {"own": jnp.array([[5, 5], [900, 900], [2, 2], [-1, -1]])})
+    states.write(np.array([900, 7]), {"own": jnp.array([[901, 901], [7, 7]])})
+    kept, has = states.read(np.array([7, 3, 900]), 4)
+    assert has.tolist() == [True, False, True, False]
+    np.testing.assert_array_equal(kept["own"][:, 0], [7, 0, 901, 0])
+    assert states.has(np.array([2, 5, 6])).tolist() == [True, True, False]
+    np.testing.assert_array_equal(np.load(tmp_path / "states-0.npy")[:5, 0], [5, 901, 2, 7, 0])
 
 
 @pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00v\x00{"])

@@ -75,7 +75,12 @@ def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: i
     sums = method.combine == "mean" and method.learn is None and not keeps_models
     kept = 2 * NUMBER_BYTES * model.size * rows * seeds
     sums = sums and kept > KEPT_BYTES
-    return How(group=-(-rows // -(-rows // most)), sums=sums, devices=1 if sums else devices)
+    return How(group=equal_groups(rows, most), sums=sums, devices=1 if sums else devices)
+
+
+def equal_groups(rows: int, most: int) -> int:
+    """The length of the fewest groups of at most `most` rows, all equally long, so that few rows are fillers."""
+    return -(-rows // -(-rows // most))
 
 
 @lru_cache

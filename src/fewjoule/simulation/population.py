@@ -24,10 +24,11 @@ from fewjoule.models.model import Model, check_samples
 from fewjoule.randomness import PURPOSES, key_for, round_key, seeds_of
 from fewjoule.simulation import rules
 from fewjoule.simulation.cohort import Rows, Sums, concluded, summed, where_here
-from fewjoule.simulation.how import How, at_once
+from fewjoule.simulation.how import How, at_once, equal_groups
 from fewjoule.simulation.population_run import PopulationRun
 from fewjoule.simulation.rounds import first_upload
 from fewjoule.simulation.simulate import warn_diverged
+from fewjoule.simulation.states import KeptStates
 from fewjoule.simulation.work import shapes
 from fewjoule.tasks.population import DiskRows, Population, ids_of
 from fewjoule.tasks.samples import AgentData
@@ -86,9 +87,8 @@ class _Running:
         self._state_shapes = shapes(method, model, data).agent_state
         most = at_once(method, model, data, seeds=1)
         parts = 1 if len(population.buckets) == 1 else 2 * len(population.buckets)
-        self._rows = min(most, -(-cohort // parts))
-        self._kept: list[DiskRows] = []  # states, one file for each leaf
-        self._seen = np.zeros(len(population), bool)
+        self._rows = equal_groups(cohort, min(most, -(-cohort // parts)))
+        self._states = KeptStates(place, self._state_shapes, len(population))
 
     def run(self, diverged_at: float, told: Callable[[float], None]) -> PopulationRun:
         method, model, seed = self._method, self._model, np.uint32(self._seed)
@@ -103,13 +103,15 @@ class _Running:
         for index, block, is_last in ahead(self._turns()):
             if sums is None:
                 who, sent = [], []
-            kept, seen = self._states(block)
-            states, up_bytes, sums = _heard(method, model, seed, index, broadcast, block[1:], kept, seen, sums)
-            self._keep(block, states)
+            kept, has = self._states.read(block.who, self._rows)
+            states, up_bytes, sums, after = _heard(
+                method, model, is_last, seed, index, server, broadcast, block[1:], kept, has, sums
+            )
+            self._states.write(block.who, states)
             who.append(block.who)
             sent.append(np.asarray(up_bytes)[: len(block.who)])
             if is_last:
-                server, broadcast, trace, down_bytes = _conclude(method, index == 0, server, broadcast, sums)
+                server, broadcast, trace, down_bytes = after
                 traces.append(jax.tree.map(np.asarray, trace))
                 cohorts.append(np.concatenate(who))
                 sizes.append((np.concatenate(sent), np.full(len(cohorts[-1]), down_bytes)))
@@ -147,8 +149,14 @@ class _Running:
                 real = own[at : at + self._rows]
                 filled = np.concatenate([real, np.repeat(real[:1], self._rows - len(real))])
                 here = np.arange(self._rows) < len(real)
-                own_models = None if self._local is None or not models else self._local.read(filled)[:, 0]
+                own_models = self._first_models(filled) if models else None
                 yield _Block(real, own_models, ids_of(filled), self._population.data(filled, size), here)
+
+    def _first_models(self, who: Numbers) -> Numbers | None:
+        """The own models of those who have kept nothing yet; nobody asks for those of the others."""
+        if self._local is None:
+            return None
+        return self._local.read(who, wanted=~self._states.has(who))[:, 0]
 
     def _everybody(self, *, models: bool) -> Iterator[_Block]:
         """The whole population, a few blocks in memory at a time."""
@@ -198,23 +206,6 @@ class _Running:
     def _has_states(self) -> bool:
         return bool(jax.tree.leaves(self._state_shapes))
 
-    def _states(self, block: _Block) -> tuple[Any, Numbers]:
-        """What these agents kept, and who of them has: an agent's first state is made where it first takes part."""
-        seen = np.flatnonzero(self._seen[block.who])
-        leaves, tree = jax.tree.flatten(self._state_shapes)
-        leaves = [np.zeros((len(block.here), *leaf.shape), leaf.dtype) for leaf in leaves]
-        for leaf, kept in zip(leaves, self._kept, strict=bool(self._kept)):
-            leaf[seen] = kept.read(block.who[seen])[:, 0]
-        return jax.tree.unflatten(tree, leaves), np.isin(np.arange(len(block.here)), seen)
-
-    def _keep(self, block: _Block, states: Any) -> None:
-        for i, leaf in enumerate(jax.tree.leaves(states) if not self._kept else ()):
-            shape, path = (len(self._population), *leaf.shape[1:]), self._place / f"states-{i}.npy"
-            self._kept.append(DiskRows.created(path, shape, leaf.dtype))
-        for kept, leaf in zip(self._kept, jax.tree.leaves(states), strict=True):
-            kept.write(block.who, np.asarray(leaf)[: len(block.who)])
-        self._seen[block.who] = True
-
 
 def drawn(seed: int, index: int, cohort: int, agents: int) -> Numbers:
     """The positions of those who take part in a round, rising. It takes as long in a population of any size."""
@@ -246,24 +237,23 @@ def _probed(method: Method, model: Model, start: Array, data: AgentData, ids: Ar
     return jax.vmap(lambda d, k: method.probe(rules.loss_of(method, model), start, d, k))(data, keys)  # type: ignore[misc]
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _heard(
-    method: Method, model: Model, seed: Array, index: Array, broadcast: Broadcast, block: Any, kept: Any,
-    seen: Array, before: Sums | None,
-) -> tuple[Any, Array, Sums]:  # fmt: skip
-    """A block's part of a round: its states, its bytes, and the sums with those of the blocks before."""
+    method: Method, model: Model, is_last: bool, seed: Array, index: Array, server: Any, broadcast: Broadcast,
+    block: Any, kept: Any, has: Array, before: Sums | None,
+) -> tuple[Any, Array, Sums, Any]:  # fmt: skip
+    """A block's part of a round: its states, its bytes, the sums with those of the blocks before, and after the last
+    block what the server makes of them."""
     models, ids, data, here = block
-    states = where_here(seen, kept, _uploaded(method, model, models, ids, seed)[1])
+    states = where_here(has, kept, _uploaded(method, model, models, ids, seed)[1])
     keys = jax.vmap(lambda i: round_key(key_for(seed, "round"), index, i))(ids)
     rows = Rows(states, data, keys, rules.weights_of(method, data.train.mask.sum(-1)), here)
     states, up, sums = summed(method, model, How(), rules.told(broadcast, seed), rows)
-    return states, up, _added(before, sums)
-
-
-@partial(jax.jit, static_argnums=0)
-def _conclude(method: Method, first: Array, server: Any, broadcast: Broadcast, sums: Sums) -> Any:
+    sums = _added(before, sums)
+    if not is_last:
+        return states, up, sums, None
     (server, after), trace = concluded(method, server, broadcast, sums)
-    return server, after, trace, rules.broadcast_bytes(method, broadcast, first)
+    return states, up, sums, (server, after, trace, rules.broadcast_bytes(method, broadcast, index == 0))
 
 
 @partial(jax.jit, static_argnums=0)

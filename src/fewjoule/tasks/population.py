@@ -10,6 +10,7 @@ From a generator of pairs (x, y), written as they come; to the samples of a few 
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -86,7 +87,8 @@ class Population:
 
         def padded(file: DiskRows) -> Numbers:
             rows = file.read(self._ends[who], size)
-            rows[~real] = np.broadcast_to(rows[:, :1], rows.shape)[~real]  # padding repeats the first sample
+            if not real.all():
+                rows[~real] = np.broadcast_to(rows[:, :1], rows.shape)[~real]  # padding repeats the first sample
             return rows
 
         train = _samples(padded(self._x), padded(self._y), real.astype(np.float32))
@@ -139,10 +141,11 @@ class DiskRows:
             raise InputError(f"{path} cannot be written ({error.strerror}); choose another place.") from error
         return cls(path, writable=True)
 
-    def read(self, at: Numbers, length: int = 1) -> Numbers:
-        """`length` rows from each of these positions on: [positions, length, ...]; zeros after the last row."""
+    def read(self, at: Numbers, length: int = 1, *, wanted: Numbers | None = None) -> Numbers:
+        """`length` rows from each of these positions on: [positions, length, ...]; zeros after the last row, and for
+        positions that are not `wanted` [positions]."""
         rows = np.zeros((len(at), length, *self.shape[1:]), self.dtype)
-        for offset, part in self._parts(at, rows):
+        for offset, part in self._parts(at, rows, length, wanted):
             if HAS_OFFSETS:
                 os.preadv(self._file.fileno(), [part], offset)
             else:
@@ -162,12 +165,20 @@ class DiskRows:
             if written != len(part):
                 raise InputError(f"{self._file.name} cannot be written; free space on the disk.")
 
-    def _parts(self, at: Numbers, rows: Numbers) -> Iterator[tuple[int, memoryview]]:
-        """Where each of these positions is in the file, and the bytes of its part of `rows`."""
+    def _parts(
+        self, at: Numbers, rows: Numbers, length: int = 1, wanted: Numbers | None = None
+    ) -> Iterator[tuple[int, memoryview]]:
+        """Where the wanted positions are in the file, and the bytes of `rows` that belong there, `length` rows a
+        position. Positions that follow each other are one part."""
         whole: Any = rows.reshape(-1).view(np.uint8).data
-        size = rows.nbytes // max(1, len(at))
-        for number, offset in enumerate((self._start + at * self._row_bytes).tolist()):
-            yield offset, whole[number * size : (number + 1) * size]
+        size, offsets = length * self._row_bytes, (self._start + at * self._row_bytes).tolist()
+        goes_on = np.concatenate([[False], np.diff(at) == length])
+        if wanted is not None:
+            goes_on[1:] &= wanted[1:] == wanted[:-1]
+        begins = np.flatnonzero(~goes_on[: len(at)]).tolist()
+        for begin, end in pairwise([*begins, len(at)]):
+            if wanted is None or wanted[begin]:
+                yield offsets[begin], whole[begin * size : end * size]
 
 
 def _write(pairs: Iterable[Pair], folder: Path) -> None:
