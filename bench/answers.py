@@ -66,7 +66,7 @@ class Results:
 
     def __init__(self, study: Study) -> None:
         self.study, self.model = study, study.build_model()
-        self.agents, self.tasks, self.data = study.family.build(study.seeds, study.evaluation)  # type: ignore[union-attr]
+        self.agents, self.tasks, self.data, _ = study.family.build(study.seeds, study.evaluation)  # type: ignore[union-attr]
         self.is_loss = self.model.loss_name == "mse"
         self.rows: dict[str, dict[str, Any]] = {}
 

@@ -79,7 +79,7 @@ def sinusoid(seeds: list[int]) -> list[dict[str, Any]]:
     """The agent of amplitude 6 of each seed."""
     study = load_study("sinusoid", seeds=seeds)
     model = study.build_model()
-    agents, _, _ = study.family.build(seeds, study.evaluation)  # type: ignore[union-attr]
+    agents = study.family.build(seeds, study.evaluation).agents  # type: ignore[union-attr]
     own = fj.train_locally(model, agents, seed=seeds, **study.local.model_dump()).models[:, 1]
     data = jax.tree.map(lambda a: a[:, 1], agents.data)
     questions, codec = jnp.linspace(-5, 5, 20)[:, None], Uniform(6)

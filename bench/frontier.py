@@ -138,7 +138,7 @@ def sweep(
     if e.tasks < 2:
         raise InputError(f"evaluation.tasks must be at least 2, to choose on one half, got {e.tasks}.")
     model = study.build_model()
-    agents, tasks, _ = study.family.build(seeds, e)
+    agents, tasks, *_ = study.family.build(seeds, e)
     told(f"{study.name}: local training of {len(agents)} agents, {len(seeds)} seeds")
     local = train_locally(model, agents, seed=seeds, **study.local.model_dump())
     metric = "accuracy" if model.loss_name == "cross_entropy" else "loss"
@@ -164,7 +164,7 @@ def ceiling(study: Study) -> dict[str, float | None]:
     """What training on true new tasks reaches, on the half of the new tasks that is reported on; nobody can have it."""
     (entry,) = (m for m in study.methods if m.ceiling)
     model, e, seeds = study.build_model(), study.evaluation, list(study.seeds)
-    agents, (_, tasks, _) = study.true_agents(entry.ceiling), study.family.build(seeds, e)
+    agents, tasks = study.true_agents(entry.ceiling), study.family.build(seeds, e).tasks
     run = Simulation(entry.build(), model, agents, None, seed=seeds).run()
     result = adapt(model, run.meta, tasks, steps=[e.headline], learning_rate=e.learning_rate, optimiser=e.optimiser)
     values = (result.loss if model.loss_name == "mse" else result.accuracy)[..., 0]

@@ -26,7 +26,7 @@ TARGETS = ("match", "better", "best")
 def measure(name: str, *, seeds: int = 10, data_dir: str | None = None) -> dict[str, Any]:
     study = load_study(name, seeds=list(range(FIRST_SEED, FIRST_SEED + seeds)), data_dir=data_dir)
     e, model = study.evaluation, study.build_model()
-    agents, tasks, data = study.family.build(study.seeds, e)  # type: ignore[union-attr]
+    agents, tasks, data, _ = study.family.build(study.seeds, e)  # type: ignore[union-attr]
     local = train_locally(model, agents, seed=study.seeds, **study.local.model_dump())
     rule = {"training_steps": study.local.max_steps, "learning_rate": study.local.learning_rate}
     entries = {

@@ -52,7 +52,7 @@ def parts(total: int) -> dict[str, dict[str, tuple[str, dict[str, Any]]]]:
 def measure(name: str) -> dict[str, Any]:
     study = load_study(name, seeds=SEEDS)
     e, model = study.evaluation, study.build_model()
-    agents, _, _ = study.family.build(SEEDS, e)  # type: ignore[union-attr]
+    agents = study.family.build(SEEDS, e).agents  # type: ignore[union-attr]
     draw = sinusoid.new_tasks if name == "sinusoid" else mnist.new_tasks
     tasks = draw(TASKS[name], shots=e.shots, queries=e.queries, seed=TASK_SEED)  # type: ignore[operator]
     local = train_locally(model, agents, seed=SEEDS, **study.local.model_dump())

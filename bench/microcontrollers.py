@@ -37,7 +37,7 @@ class Bench:
 
     def __init__(self, study: Study) -> None:
         self.study, self.model = study, study.build_model()
-        agents, self.tasks, _ = study.family.build(study.seeds, study.evaluation)  # type: ignore[union-attr]
+        agents, self.tasks, *_ = study.family.build(study.seeds, study.evaluation)  # type: ignore[union-attr]
         local = train_locally(self.model, agents, seed=study.seeds, **study.local.model_dump())
         self.vector = np.asarray(local.models[0].mean(0))
         (answers,) = (entry for entry in study.methods if entry.name == "answers")

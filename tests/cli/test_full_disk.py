@@ -72,7 +72,7 @@ def test_a_run_on_a_full_disk_goes_on_later(fewjoule: Command, tmp_path: Path) -
     assert not run.exists()
     command = ("run", tmp_path / "small.toml", "--out", run)
     # the local models, then the table of all tasks, then the page do not fit
-    for size, file in ((3000, ".parts/pretraining"), (25_000, "evaluation.csv"), (200_000, "report.html")):
+    for size, file in ((3000, ".parts/pretraining"), (25_000, "evaluation.csv"), (80_000, "report.html")):
         with no_file_beyond(size):
             code, _, err = fewjoule(*command)
         assert code == 2

@@ -54,7 +54,7 @@ def test_a_ceiling_wins_nothing_and_totals_stand_with_and_without_the_server(fol
     assert "with the server" in repr(folder)
     page = (folder.path / "report.html").read_text("utf-8")
     assert "with the server" in page
-    assert 'data-part="total-with-server"' in page
+    assert 'data-part="with-server"' in page
     facts = digest(folder)
     assert "top" not in on_frontier(facts)
     assert not next(f for f in facts if f.name == "top").contends
