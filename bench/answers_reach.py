@@ -3,8 +3,8 @@
     python bench/answers_reach.py [PART ...] [--fashion FOLDER] [--seeds 3] [--out docs/answers_reach.json]
 
 Parts: weights, agents, starts, phases, digits, fashion (with the four original files of Fashion-MNIST in FOLDER). Every
-number is over `--seeds` seeds from 5000 on. The numbers go to one JSON file; the table of docs/answers-limits.md between
-its markers is made from it, alone with `--draw`.
+number is over `--seeds` seeds from 5000 on. The numbers go to one JSON file; the table of docs/answers-limits.md
+between its markers is made from it, alone with `--draw`.
 """
 
 import argparse
