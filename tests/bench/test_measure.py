@@ -143,7 +143,7 @@ CLAIMS = [  # sentences of docs/reproduction.md and reproduction-choices.md, and
     ),
     (r"told apart \(([\d.]+) and ([\d.]+)\)", quality("sinusoid", "average", "meta_backward")),
     (r"where MAML is good \(([\d.]+) against ([\d.]+)\)", quality("sinusoid", "fomaml", "maml")),
-    (r"ten times the rounds \(([\d ]+) J against ([\d ]+) J of radio\)", uplink("meta_backward", "imaml-500-50")),
+    (r"ten times the rounds \(([\d,]+) J against ([\d,]+) J of radio\)", uplink("meta_backward", "imaml-500-50")),
     (r"the average costs ([\d.]+) J", uplink("average")),
     (
         r"Meta-Backward \(([\d.]+)\), iMAML-50-50 \(([\d.]+)\), iMAML-50-500 \(([\d.]+)\), iMAML-500-50 "
@@ -161,4 +161,4 @@ def test_the_prose_quotes_the_numbers(sentence, values, numbers):
         pytest.skip("docs/numbers.json has no studies yet: python bench/measure.py studies")
     for text, value in zip(quoted, values(numbers), strict=True):
         decimals = len(text.partition(".")[2])
-        assert float(text.replace(" ", "")) == pytest.approx(value, abs=0.51 * 10.0**-decimals)
+        assert float(text.replace(",", "")) == pytest.approx(value, abs=0.51 * 10.0**-decimals)
