@@ -182,7 +182,7 @@ def likeness(function: Any, vector: Any, x: Any, y: Any) -> float:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The table of docs/answers.md, in Markdown."""
+    """The table of docs/answers-limits.md, in Markdown."""
     lines = ["| agent | attack | from the weights | from the answers |", "|---|---|---|---|"]
     for r in rows:
         cells = [f"{r[way]['mean']:.3f} [{r[way]['low']:.3f}, {r[way]['high']:.3f}]" for way in ("weights", "answers")]
@@ -206,7 +206,7 @@ def main() -> None:
         for samples in SAMPLES:
             rows += digits(seeds, samples)
         write_atomically(given.out, (json.dumps(rows, indent=1) + "\n").encode(), force=True)
-    put(table(rows), MARKS, given.out.parent / "answers.md")
+    put(table(rows), MARKS, given.out.parent / "answers-limits.md")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python bench/answers_reach.py [PART ...] [--fashion FOLDER] [--seeds 3] [--out docs/answers_reach.json]
 
 Parts: weights, agents, starts, phases, digits, fashion (with the four original files of Fashion-MNIST in FOLDER). Every
-number is over `--seeds` seeds from 5000 on. The numbers go to one JSON file; the table of docs/answers.md between its
-markers is made from it, alone with `--draw`.
+number is over `--seeds` seeds from 5000 on. The numbers go to one JSON file; the table of docs/answers-limits.md
+between its markers is made from it, alone with `--draw`.
 """
 
 import argparse
@@ -183,7 +183,7 @@ PARTS: dict[str, Callable[..., list[Row]]] = {
 
 
 def table(rows: list[Row]) -> str:
-    """The table of docs/answers.md, in Markdown."""
+    """The table of docs/answers-limits.md, in Markdown."""
     lines = [
         "| case | method | bits sent by one agent | quality, median of seeds | each seed | server GFLOP |",
         "|---|---|---|---|---|---|",
@@ -217,7 +217,7 @@ def main() -> None:
         rows = [r for r in rows if r["part"] != name] + new
         rows.sort(key=lambda r: list(PARTS).index(r["part"]))
         write_atomically(given.out, (json.dumps(rows, indent=1) + "\n").encode(), force=True)
-    put(table(rows), MARKS, given.out.parent / "answers.md")
+    put(table(rows), MARKS, given.out.parent / "answers-limits.md")
 
 
 if __name__ == "__main__":

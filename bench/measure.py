@@ -226,7 +226,7 @@ def _controls_table(found: Numbers) -> str:
 
 def _short(value: float) -> str:
     """Three digits, or all before the point: 0.0345, 97.9, 14 591."""
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}".replace(",", " ")
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _bounded(row: Numbers, form: str) -> str:

@@ -157,7 +157,7 @@ def tables(numbers: dict[str, Any]) -> str:
         for title, lines in (
             ("**Bytes of the least program** on a Cortex-M7, start-up code and all:", fits),
             ("**Instructions of one call**, and the largest difference of any weight or output from JAX's:", runs),
-            ("**Fine-tuning beside the ledger's model** of it:", costs),
+            ("**Fine-tuning compared with the model in the ledger:**", costs),
         )
     )
 

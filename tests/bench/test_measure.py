@@ -131,19 +131,19 @@ def uplink(*keys):
 
 
 IMAML = ("imaml-50-50", "imaml-50-500", "imaml-500-50")
-CLAIMS = [  # sentences of docs/reproduction.md, and where their numbers come from
+CLAIMS = [  # sentences of docs/reproduction.md and reproduction-choices.md, and where their numbers come from
     (r"Meta-Backward is best in ([\d.]+) % of the experiments, about", shares("sinusoid", "meta_backward")),
     (
         r"than the others \(([\d.]+), ([\d.]+), ([\d.]+) and ([\d.]+) %\)",
         shares("sinusoid", "imaml-50-500", "imaml-50-50", "imaml-500-50", "imaml-500-500"),
     ),
     (
-        r"iMAML-50-50 reaches ([\d.]+) beside Meta-Backward's ([\d.]+)",
+        r"iMAML-50-50 reaches ([\d.]+) and Meta-Backward ([\d.]+)",
         quality("sinusoid", "imaml-50-50-half-step", "meta_backward"),
     ),
     (r"told apart \(([\d.]+) and ([\d.]+)\)", quality("sinusoid", "average", "meta_backward")),
     (r"where MAML is good \(([\d.]+) against ([\d.]+)\)", quality("sinusoid", "fomaml", "maml")),
-    (r"ten times the rounds \(([\d ]+) J against ([\d ]+) J of radio\)", uplink("meta_backward", "imaml-500-50")),
+    (r"ten times the rounds \(([\d,]+) J against ([\d,]+) J of radio\)", uplink("meta_backward", "imaml-500-50")),
     (r"the average costs ([\d.]+) J", uplink("average")),
     (
         r"Meta-Backward \(([\d.]+)\), iMAML-50-50 \(([\d.]+)\), iMAML-50-500 \(([\d.]+)\), iMAML-500-50 "
@@ -156,9 +156,9 @@ CLAIMS = [  # sentences of docs/reproduction.md, and where their numbers come fr
 
 @pytest.mark.parametrize(("sentence", "values"), CLAIMS)
 def test_the_prose_quotes_the_numbers(sentence, values, numbers):
-    quoted = re.search(sentence, said("docs/reproduction.md")).groups()
+    quoted = re.search(sentence, said("docs/reproduction.md") + said("docs/reproduction-choices.md")).groups()
     if "studies" not in numbers:
         pytest.skip("docs/numbers.json has no studies yet: python bench/measure.py studies")
     for text, value in zip(quoted, values(numbers), strict=True):
         decimals = len(text.partition(".")[2])
-        assert float(text.replace(" ", "")) == pytest.approx(value, abs=0.51 * 10.0**-decimals)
+        assert float(text.replace(",", "")) == pytest.approx(value, abs=0.51 * 10.0**-decimals)

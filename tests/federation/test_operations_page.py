@@ -40,8 +40,8 @@ def test_every_file_and_page_is_there() -> None:
     assert re.search(r"--device ([a-z0-9-]+)", PAGE)[1] in DEVICES  # type: ignore[index]
 
 
-def test_every_test_that_the_page_on_security_names_is_there() -> None:
-    page = (ROOT / "docs" / "security.md").read_text("utf-8")
+def test_every_test_that_the_page_on_attacks_names_is_there() -> None:
+    page = (ROOT / "docs" / "attacks.md").read_text("utf-8")
     texts = [path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
     there = {name for text in texts for name in re.findall(r"def (test_\w+)", text)}
     named = set(re.findall(r"\b(test_[a-z0-9_]+)(\.py)?", page))

@@ -1,6 +1,7 @@
 """The page as text: self-contained, safe, and every number with its kind. What it does is in test_browser.py."""
 
 import base64
+import itertools
 import json
 import math
 import re
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fewjoule.reporting import write_report
 from fewjoule.reporting.facts import digest, finished
 from fewjoule.reporting.run_folder import RunFolder
 from fewjoule.reporting.scatter import heights
-from fewjoule.reporting.svg import joules_tick, log_ticks, placed, plain_ticks, room_of
+from fewjoule.reporting.svg import LINE, in_column, joules_tick, log_ticks, placed, plain_ticks, room_of
 from fewjoule.reporting.unseen import as_picture
 from tests.reporting.run_folders import METHODS, make_folder
 
@@ -163,6 +166,18 @@ def test_no_label_is_placed_on_another(width: int) -> None:
     for i, a in enumerate(boxes):
         for b in boxes[:i]:
             assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+
+
+@given(st.lists(st.floats(0, 300), min_size=1, max_size=30))
+def test_labels_in_a_column_keep_the_order_of_their_points(points: list[float]) -> None:
+    places = in_column(points, 0, 260)
+    gap = min(LINE, (260 - LINE) / max(len(points) - 1, 1))
+    order = sorted(range(len(points)), key=lambda i: points[i])
+    for one, other in itertools.pairwise(order):
+        assert places[other] - places[one] >= gap - 1e-9
+    assert all(LINE / 2 - 1e-9 <= place <= 260 - LINE / 2 + 1e-9 for place in places)
+    if len(points) == 1 and 7 < points[0] < 253:
+        assert places == points  # nothing in its way
 
 
 def test_ticks_lie_within_the_axis_and_are_round() -> None:

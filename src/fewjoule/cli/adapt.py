@@ -34,8 +34,8 @@ def adapt(
     optimiser: options.Optimiser = "sgd",
     choose: Annotated[str | None, typer.Option(help="Choose the steps by leave-one-out or validation.")] = None,
     share: Annotated[float, typer.Option(help="Share held out by --choose validation.")] = 0.25,
-    test: Annotated[Path | None, typer.Option(help="Held-out samples, where NEW has no x_test.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: beside NEW.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Held-out samples, if NEW has no x_test.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: next to NEW.")] = None,
     target: options.Target = None,
     divide_by: options.DivideBy = None,
     spec: options.Spec = None,
@@ -43,7 +43,7 @@ def adapt(
     layout: options.Layout = None,
     meter: options.MeterName = None,
     device: options.DeviceName = None,
-    seed: Annotated[int, typer.Option(help="Of the split by --choose validation.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of --choose validation.")] = 0,
     force: options.Force = False,
 ) -> None:  # fmt: skip
     """Fine-tune META to a new task from a few samples, or to every task in a folder."""

@@ -18,19 +18,19 @@ from fewjoule.training.tuning import tuning_of
 
 def evaluate(
     meta: options.MetaFile,
-    folder: Annotated[Path, typer.Argument(help="One file per new task; x_test and y_test judge, or give --shots.")],
+    folder: Annotated[Path, typer.Argument(help="One file per new task, with x_test and y_test, or give --shots.")],
     shots: options.Shots = None,
     steps: options.Steps = "0,1,5,10,50",
     learning_rate: options.LearningRate = 0.01,
     optimiser: options.Optimiser = "sgd",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="CSV: task, steps, loss, accuracy.")] = None,
-    cdf: Annotated[Path | None, typer.Option(help="CSV: steps, value, share of tasks up to it.")] = None,
+    cdf: Annotated[Path | None, typer.Option(help="CSV: steps, value, share of tasks at or below it.")] = None,
     target: options.Target = None,
     divide_by: options.DivideBy = None,
     spec: options.Spec = None,
     loss: options.Loss = None,
     layout: options.Layout = None,
-    seed: Annotated[int, typer.Option(help="Of the choice of shots.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for choosing the shots.")] = 0,
     force: options.Force = False,
 ) -> None:  # fmt: skip
     """Fine-tune META to every new task in FOLDER and show the quality reached, as a table and a CDF."""

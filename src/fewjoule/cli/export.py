@@ -31,9 +31,9 @@ def export(
     loss: options.Loss = None,
     layout: options.Layout = None,
     weights: Annotated[str | None, typer.Option(help="For c: float32, or int8 for a quarter of the flash.")] = None,
-    questions: Annotated[str | None, typer.Option(help="For c, of an agent that answers: as in train.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="For c, of answers: number=20, bits=6.")] = None,
-    seed: Annotated[int | None, typer.Option(help="For c, of the questions: the seed of the training.")] = None,
+    questions: Annotated[str | None, typer.Option(help="For c, if the agent answers: as in train.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="For c, settings of answers: number=20.")] = None,
+    seed: Annotated[int | None, typer.Option(help="For c, the training's seed, for the questions.")] = None,
     force: options.Force = False,
 ) -> None:
     """Write a model for another runtime: ONNX, weights with PyTorch's or Flax's names and axes, or C."""

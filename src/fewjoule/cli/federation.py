@@ -34,7 +34,7 @@ Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The site's folder, mad
 OperatorKit = Annotated[Path, typer.Option("--kit", help="The operator's kit.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The run folder.", show_default=False)]
 Patience = Annotated[
-    float | None, typer.Option(help="Seconds to wait for a server or agents that are away; by default for ever.")
+    float | None, typer.Option(help="Seconds to wait for an absent server or agents; by default forever.")
 ]
 Modules = Annotated[
     list[str] | None,
@@ -90,14 +90,12 @@ def agent(
     kit: Kit,
     data: Annotated[Path, typer.Option(help="This agent's samples: .npz with x, y (x_test, y_test), .csv, .parquet.")],
     model: Annotated[Path | None, typer.Option(help="The model this agent trained already (.safetensors).")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Device preset for the energy model, where none is measured.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="Device profile for modelled energy, if none is measured.")] = None,
     meter: Annotated[
-        str | None, typer.Option(help="auto also tries vendors' libraries (zeus); by default Linux' own counters.")
+        str | None, typer.Option(help="auto also tries vendors' libraries (zeus); default: Linux's own counters.")
     ] = None,
     consent: Annotated[
-        Path | None, typer.Option(help="What this agent takes part in: a TOML file of its owner.", show_default=False)
+        Path | None, typer.Option(help="What this agent consents to: a TOML file by its owner.", show_default=False)
     ] = None,
     module: Modules = None,
 ) -> None:
@@ -138,7 +136,7 @@ def run(
 
 @app.command()
 def resume(folder: RunFolder, kit: OperatorKit, patience: Patience = None) -> None:
-    """Go on with a run that was stopped or interrupted, from its last complete round."""
+    """Continue a run that was stopped or interrupted, from its last complete round."""
     from fewjoule.federation.carrier.facts import read_facts
     from fewjoule.studies.parts import stopped_study
 
@@ -198,7 +196,7 @@ def traffic_table(folder: Path) -> str:
 
 @app.command()
 def status(kit: OperatorKit) -> None:
-    """Who is connected and what runs."""
+    """Show who is connected and what is running."""
     with _session(kit) as operator:
         print(status_lines(operator.status()))
 
@@ -229,13 +227,13 @@ def status_lines(status: dict[str, Any]) -> str:
 
 @app.command()
 def stop(folder: RunFolder, kit: OperatorKit) -> None:
-    """Stop a run after the exchange at hand; its state stays, and resume goes on."""
+    """Stop a run after the current exchange; its state is kept, so resume can continue it."""
     from fewjoule.federation.carrier.facts import job_id, read_facts
 
     job = job_id(read_facts(folder)["specs"])
     with _session(kit) as operator:
         operator.stop(job)
-    print("stopping after the exchange at hand")
+    print("stopping after the current exchange")
 
 
 @app.command()

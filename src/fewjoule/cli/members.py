@@ -24,7 +24,7 @@ HERE = Path("kits")
 def provision(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Name, agents, [server] name and port.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the kits.")] = HERE,
-    days: Annotated[int, typer.Option(help="How long certificates last, these and all that follow.")] = 365,
+    days: Annotated[int, typer.Option(help="How many days certificates are valid, also later ones.")] = 365,
 ) -> None:
     """Make a federation: one kit per site, with its certificate and a README that says how to start it."""
     from fewjoule.federation.authority import provision as write_kits
@@ -52,7 +52,8 @@ def remove(names: Agents, kits: Kits = HERE) -> None:
 
 def renew(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="Whom; by default whoever ends within 30 days.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help="Members; by default those that expire within 30 days."),
     ] = None,
     kits: Kits = HERE,
     everybody: Annotated[
@@ -62,7 +63,7 @@ def renew(
         bool, typer.Option("--new-key", help="Also new keys, in whole kits; the old certificates stop working at once.")
     ] = False,
 ) -> None:
-    """Give members new certificates. The old ones work until they end, so nobody has to hurry."""
+    """Give members new certificates. The old ones work until they expire, so there is no rush."""
     with _opened(kits) as authority:
         if names and everybody:
             raise InputError("give names or --all, not both.")
@@ -84,7 +85,7 @@ def members(
     push: Annotated[bool, typer.Option("--push", help="Send the list to the server, with the operator's kit.")] = False,
     kit: Annotated[Path | None, typer.Option(help="For --push: the operator's kit, if not KITS/operator.")] = None,
 ) -> None:
-    """Show the members and until when their certificates last; --push sends the list to the server."""
+    """Show the members and when their certificates expire; --push sends the list to the server."""
     from fewjoule.federation.authority import Authority
 
     authority = Authority(kits)

@@ -23,8 +23,8 @@ CHUNK = 4096
 
 def predict(
     file: options.MetaFile,
-    inputs: Annotated[Path, typer.Argument(help="Inputs: .npz with x, .csv or .parquet; a target is left aside.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A CSV file; else the screen.")] = None,
+    inputs: Annotated[Path, typer.Argument(help="Inputs: .npz with x, .csv or .parquet; a target is ignored.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A CSV file; default: the screen.")] = None,
     target: options.Target = None,
     divide_by: options.DivideBy = None,
     spec: options.Spec = None,

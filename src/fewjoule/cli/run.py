@@ -26,27 +26,25 @@ from fewjoule.training.processes import ALONE, Team, meet
 def run(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE.toml", help=f"{', '.join(BUILT_IN)}, or a study file of yours."),
+        typer.Argument(metavar="NAME|FILE.toml", help=f"{', '.join(BUILT_IN)}, or your own study file."),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Run folder; by default the first free runs/NAME.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds (5), or which (0,3,7).")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. evaluation.tasks=50.")
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer seeds, tasks and methods: under half a minute.")
-    ] = False,
-    full: Annotated[bool, typer.Option("--full", help="The slowest methods too.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, tasks and methods: about a minute.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Include the slowest methods.")] = False,
     data_dir: Annotated[
-        str | None, typer.Option(help="Folder of the original data files, where the study has any.")
+        str | None, typer.Option(help="Folder of the original data files, if the study has any.")
     ] = None,
-    resume: Annotated[str | None, typer.Option(metavar="FOLDER", help="Go on with a stopped run.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="FOLDER", help="Continue a stopped run.")] = None,
     processes: Annotated[int | None, typer.Option(help="Processes on this machine that share the seeds.")] = None,
     coordinator: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 listens; see docs/scale.md.")
     ] = None,
     process: Annotated[int | None, typer.Option(help="Which process this is, from 0.")] = None,
-    of: Annotated[int | None, typer.Option(help="How many processes there are, on all machines.")] = None,
+    of: Annotated[int | None, typer.Option(help="How many processes there are in total.")] = None,
 ) -> None:
     """Run a study: local training, every method, adaptation to new tasks, energy, figures and a page."""
     end_with_parent()

@@ -17,9 +17,11 @@ from fewjoule.reporting.facts import Facts, finished
 from fewjoule.reporting.run_folder import RunFolder, Summary
 from fewjoule.reporting.svg import (
     SHAPES,
+    Place,
     axis_x,
     axis_y,
     element,
+    in_column,
     label_of,
     line_path,
     number_tick,
@@ -199,7 +201,11 @@ def _lines(
         style = {"fill": "none", "stroke": line.colour, "stroke_width": 1.7, "stroke_dasharray": line.dash}
         parts.append(element("path", d=line_path(points), **style))
         ends.append((*points[-1], line.label if len(line.label) <= most else line.label[: most - 1] + "…"))
-    for (at, height_, words), place in zip(ends, placed(ends, math.inf, top - 8, height - 20), strict=True):
+    places = placed(ends, math.inf, top - 8, height - 20)
+    if len({at for at, _, _ in ends}) == 1:
+        column = in_column([height_ for _, height_, _ in ends], top - 8, height - 20)
+        places = [Place(ends[0][0] + 10, down, left=False) for down in column]
+    for (at, height_, words), place in zip(ends, places, strict=True):
         parts.append(label_of(at, height_, place, words))
     return picture(width, height, alt_text, *parts)
 

@@ -175,6 +175,20 @@ def placed(points: Sequence[tuple[float, float, str]], right: float, top: float,
     return [found[i] for i in range(len(points))]
 
 
+def in_column(heights: Sequence[float], top: float, bottom: float) -> list[float]:
+    """Heights for labels in one column, in the order of their points: a line apart, or less where there is no room."""
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    gap = min(LINE, (bottom - top - LINE) / max(len(order) - 1, 1))
+    down, up = dict(enumerate(heights)), dict(enumerate(heights))
+    for place, i in enumerate(order):  # first pushed down, with room below for those that follow
+        least = top + LINE / 2 if place == 0 else down[order[place - 1]] + gap
+        down[i] = min(max(heights[i], least), bottom - LINE / 2 - gap * (len(order) - 1 - place))
+    for place, i in reversed(list(enumerate(order))):  # then pushed up; half of each keeps a crowd around its points
+        most = bottom - LINE / 2 if place == len(order) - 1 else up[order[place + 1]] - gap
+        up[i] = max(min(heights[i], most), top + LINE / 2 + gap * place)
+    return [(down[i] + up[i]) / 2 for i in range(len(heights))]
+
+
 def label_of(x: float, y: float, place: Place | None, words: str, **attributes: Any) -> str:
     """A label with a line to its point where it had to move away; nothing where it has no place."""
     if place is None:
