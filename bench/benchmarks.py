@@ -43,6 +43,7 @@ from fewjoule.studies.settings import MethodEntry, Study, load_study
 from fewjoule.studies.summary import interval
 from fewjoule.tasks.samples import Tasks
 from fewjoule.training.adapt import adapt
+from fewjoule.training.descent import descend, optimiser
 from fewjoule.training.mesh import use_all_cores
 from fewjoule.training.tuning import tuning_of
 
@@ -86,7 +87,7 @@ def measure(name: str, given: argparse.Namespace) -> None:
     for judged in federation.judged:
         tasks = new_tasks(study, judged)
         facts["devices"][judged.key] = len(tasks.query.mask)
-        for entry in left:
+        for entry in left if judged.ways in (None, getattr(study.family, "ways", None)) else episodic(left):
             rows[entry.name]["new_devices"] |= judge(study, run, entry.name, tasks, judged.key)
             if entry.method == "random":
                 facts["new_alone"] |= from_scratch(study, run, entry.name, tasks, judged.key, federation.alone_steps)
@@ -131,17 +132,24 @@ def estimates(prepared: Prepared, federation: Federation) -> Iterator[tuple[str,
         j.shots * (j.ways or 1) for j in (Judged(e.shots, getattr(study.family, "ways", None)), *federation.judged)
     ]
     more = 1 + sum(samples[1:]) / samples[0]  # than the study's own new devices
-    total = 0.0
+    train = jax.tree.map(lambda a: a[0], prepared.agents.data.train)
+    agents, total = Tasks(train, train), 0.0
     if any(uses_local(entry.build()) for entry in study.methods) or prepared.tests is not None:
         steps = np.full((seeds, len(prepared.agents)), study.local.max_steps)
-        by: dict[str, Any] = study.local.model_dump(include={"learning_rate", "batch", "max_steps", "early_stopping"})
-        total = float(training_flops(model, prepared.agents, steps, name=study.local.optimiser, **by).sum()) / speed
+        local: dict[str, Any] = study.local.model_dump(
+            include={"learning_rate", "batch", "max_steps", "early_stopping"}
+        )
+        total = float(training_flops(model, prepared.agents, steps, name=study.local.optimiser, **local).sum()) / speed
         yield "local training", total
     for entry in study.methods:
         method = entry.build()
         flops = flops_of(prepared, entry) + server_flops(method, model, len(prepared.agents))
-        each = adaptation_flops(model, tasks, e.steps[-1], e.learning_rate, e.optimiser, method.tuning)
-        seconds = seeds * (flops + more * len(tasks.query.mask) * each) / speed
+        by: dict[str, Any] = {"learning_rate": e.learning_rate, "name": e.optimiser, "tuning": method.tuning}
+        new = more * len(tasks.query.mask) * adaptation_flops(model, tasks, e.steps[-1], **by)
+        all_own = len(prepared.agents) * adaptation_flops(model, agents, e.steps[-1], **by)
+        share = min(1, e.worth_samples / agents.support.mask.shape[-1]) * e.headline / e.steps[-1]
+        judging = new + all_own * (2.5 * share + (prepared.tests is not None))  # 2.5: see `worth` in the run folder
+        seconds = seeds * (flops + judging) / speed
         total += seconds
         yield entry.name, seconds
     yield "all of them", total
@@ -152,12 +160,14 @@ def flops_per_second(prepared: Prepared) -> float:
     model = prepared.model
     samples = jax.tree.map(lambda a: a[0, 0], prepared.agents.data.train)
     few = samples._replace(x=samples.x[:50], y=samples.y[:50], mask=samples.mask[:50])
-    vector, gradient = model.init(jax.random.key(0)), jax.jit(jax.grad(model.loss))
-    jax.block_until_ready(gradient(vector, few))  # type: ignore[no-untyped-call]
+    vector, by = model.init(jax.random.key(0)), optimiser("sgd", 1e-6)
+    once = count(jax.grad(model.loss), vector, few).flops
+    steps = max(3, round(2e9 / once))
+    descent = jax.jit(lambda v, s: descend(model.loss, v, s, by=by, steps=steps).vector)
+    jax.block_until_ready(descent(vector, few))  # type: ignore[no-untyped-call]
     began = time.perf_counter()
-    for _ in range(5):
-        jax.block_until_ready(gradient(vector, few))  # type: ignore[no-untyped-call]
-    return 5 * count(jax.grad(model.loss), vector, few).flops / (time.perf_counter() - began)
+    jax.block_until_ready(descent(vector, few))  # type: ignore[no-untyped-call]
+    return steps * once / (time.perf_counter() - began)
 
 
 def header(study: Study, run: RunFolder, federation: Federation) -> dict[str, Any]:
@@ -197,6 +207,11 @@ def messages(run: RunFolder, name: str) -> dict[str, Any]:
     share = len(run.summary.agents) * len(run.summary.seeds)
     joules = {link: sum(named_link(link).energy_joules(bits) for bits in sent) / share for link in LINKS}
     return {"uplink_bits": sum(sent) / share, "joules": joules}
+
+
+def episodic(entries: list[MethodEntry]) -> list[MethodEntry]:
+    """Those that learn in episodes, and the random start: only they are judged on more classes than the study's."""
+    return [entry for entry in entries if entry.settings.get("ways") or entry.method == "random"]
 
 
 def new_tasks(study: Study, judged: Judged) -> Tasks:
