@@ -14,6 +14,7 @@ trained twice.
 """
 
 import argparse
+import csv
 import hashlib
 import json
 import os
@@ -83,7 +84,7 @@ def measure(name: str, given: argparse.Namespace) -> None:
     how = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(["python", *sys.argv])}
     how |= {"version": fj.__version__, "cores": len(os.sched_getaffinity(0))}
     for entry in left:
-        rows[entry.name] = row_of(run, entry.name) | {"how": how | {"key": keys[entry.name]}}
+        rows[entry.name] = row_of(prepared, run, entry.name) | {"how": how | {"key": keys[entry.name]}}
     for judged in federation.judged:
         tasks = new_tasks(study, judged)
         facts["devices"][judged.key] = len(tasks.query.mask)
@@ -187,7 +188,7 @@ def header(study: Study, run: RunFolder, federation: Federation) -> dict[str, An
     }
 
 
-def row_of(run: RunFolder, name: str) -> dict[str, Any]:
+def row_of(prepared: Prepared, run: RunFolder, name: str) -> dict[str, Any]:
     """What the run says of a method: what agents get, and what its messages cost on three links."""
     method = run.summary.methods[name]
     return {
@@ -197,8 +198,21 @@ def row_of(run: RunFolder, name: str) -> dict[str, Any]:
         "seconds": sum(row.seconds or 0 for row in run.ledger if row.method == name and row.phase == "computation"),
         "new_devices": {},
         "agents": {str(s): spread(each) for s, each in method.personal.items()},
+        "over_images": over_images(prepared, run, name),
         **messages(run, name),
     }
+
+
+def over_images(prepared: Prepared, run: RunFolder, name: str) -> float | None:
+    """Mean accuracy of the agents' models before fine-tuning, over all of their test samples and all seeds."""
+    if prepared.tests is None:
+        return None
+    sizes = np.asarray(prepared.tests.mask.sum(-1))
+    of = {(s, a): sizes[i, k] for i, s in enumerate(prepared.study.seeds) for k, a in enumerate(prepared.agents.names)}
+    with (run.path / "personal.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] == name and row["steps"] == "0"]
+    weights = [of[int(row["seed"]), row["agent"]] for row in rows]
+    return float(np.average([float(row["accuracy"]) for row in rows], weights=weights)) if rows else None
 
 
 def messages(run: RunFolder, name: str) -> dict[str, Any]:
