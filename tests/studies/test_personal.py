@@ -101,7 +101,7 @@ def test_the_summary_holds_the_distribution_over_agents(folder):
     assert spread.better_than_alone == pytest.approx((values < alone).mean())
     assert summary.alone.mean == pytest.approx(alone.mean(), rel=1e-5)
     assert summary.methods["explodes"].personal == {}
-    assert len(list(PERSONAL.read(folder, summary))) == 36
+    assert len(PERSONAL.read(folder, summary)["loss"]) == 36
 
 
 def test_the_worst_tenth_is_that_of_the_agents_and_a_tie_is_half_a_win():
