@@ -64,7 +64,7 @@ def _published(name: str, of: dict[str, Any] | None) -> Iterator[str]:
     for p in rows:
         ours = _ours(p, of)
         beside = ["–", "–"] if ours is None else [f"{100 * ours:.1f}", f"{100 * ours - p.percent:+.1f}"]
-        what = "agents" if p.judged is None else _shots(p.judged.key)
+        what = "agents, mean over images" if p.judged is None else _shots(p.judged.key)
         yield _row([p.method, what, f"{p.percent:g}", *beside, p.source, p.differs])
 
 
@@ -73,7 +73,10 @@ def _ours(p: Published, of: dict[str, Any] | None) -> float | None:
     method = (of or {"methods": {}})["methods"].get(p.ours)
     if method is None:
         return None
-    found = method["agents"].get("0") if p.judged is None else method["new_devices"].get(p.judged.key)
+    if p.judged is None:
+        over_images: float | None = method.get("over_images")
+        return over_images
+    found = method["new_devices"].get(p.judged.key)
     return None if found is None else float(found["mean"])
 
 

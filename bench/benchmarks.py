@@ -14,6 +14,7 @@ trained twice.
 """
 
 import argparse
+import csv
 import hashlib
 import json
 import os
@@ -43,6 +44,7 @@ from fewjoule.studies.settings import MethodEntry, Study, load_study
 from fewjoule.studies.summary import interval
 from fewjoule.tasks.samples import Tasks
 from fewjoule.training.adapt import adapt
+from fewjoule.training.descent import descend, optimiser
 from fewjoule.training.mesh import use_all_cores
 from fewjoule.training.tuning import tuning_of
 
@@ -82,11 +84,11 @@ def measure(name: str, given: argparse.Namespace) -> None:
     how = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(["python", *sys.argv])}
     how |= {"version": fj.__version__, "cores": len(os.sched_getaffinity(0))}
     for entry in left:
-        rows[entry.name] = row_of(run, entry.name) | {"how": how | {"key": keys[entry.name]}}
+        rows[entry.name] = row_of(prepared, run, entry.name) | {"how": how | {"key": keys[entry.name]}}
     for judged in federation.judged:
         tasks = new_tasks(study, judged)
         facts["devices"][judged.key] = len(tasks.query.mask)
-        for entry in left:
+        for entry in left if judged.ways in (None, getattr(study.family, "ways", None)) else episodic(left):
             rows[entry.name]["new_devices"] |= judge(study, run, entry.name, tasks, judged.key)
             if entry.method == "random":
                 facts["new_alone"] |= from_scratch(study, run, entry.name, tasks, judged.key, federation.alone_steps)
@@ -131,17 +133,24 @@ def estimates(prepared: Prepared, federation: Federation) -> Iterator[tuple[str,
         j.shots * (j.ways or 1) for j in (Judged(e.shots, getattr(study.family, "ways", None)), *federation.judged)
     ]
     more = 1 + sum(samples[1:]) / samples[0]  # than the study's own new devices
-    total = 0.0
+    train = jax.tree.map(lambda a: a[0], prepared.agents.data.train)
+    agents, total = Tasks(train, train), 0.0
     if any(uses_local(entry.build()) for entry in study.methods) or prepared.tests is not None:
         steps = np.full((seeds, len(prepared.agents)), study.local.max_steps)
-        by: dict[str, Any] = study.local.model_dump(include={"learning_rate", "batch", "max_steps", "early_stopping"})
-        total = float(training_flops(model, prepared.agents, steps, name=study.local.optimiser, **by).sum()) / speed
+        local: dict[str, Any] = study.local.model_dump(
+            include={"learning_rate", "batch", "max_steps", "early_stopping"}
+        )
+        total = float(training_flops(model, prepared.agents, steps, name=study.local.optimiser, **local).sum()) / speed
         yield "local training", total
     for entry in study.methods:
         method = entry.build()
         flops = flops_of(prepared, entry) + server_flops(method, model, len(prepared.agents))
-        each = adaptation_flops(model, tasks, e.steps[-1], e.learning_rate, e.optimiser, method.tuning)
-        seconds = seeds * (flops + more * len(tasks.query.mask) * each) / speed
+        by: dict[str, Any] = {"learning_rate": e.learning_rate, "name": e.optimiser, "tuning": method.tuning}
+        new = more * len(tasks.query.mask) * adaptation_flops(model, tasks, e.steps[-1], **by)
+        all_own = len(prepared.agents) * adaptation_flops(model, agents, e.steps[-1], **by)
+        share = min(1, e.worth_samples / agents.support.mask.shape[-1]) * e.headline / e.steps[-1]
+        judging = new + all_own * (2.5 * share + (prepared.tests is not None))  # 2.5: see `worth` in the run folder
+        seconds = seeds * (flops + judging) / speed
         total += seconds
         yield entry.name, seconds
     yield "all of them", total
@@ -152,12 +161,14 @@ def flops_per_second(prepared: Prepared) -> float:
     model = prepared.model
     samples = jax.tree.map(lambda a: a[0, 0], prepared.agents.data.train)
     few = samples._replace(x=samples.x[:50], y=samples.y[:50], mask=samples.mask[:50])
-    vector, gradient = model.init(jax.random.key(0)), jax.jit(jax.grad(model.loss))
-    jax.block_until_ready(gradient(vector, few))  # type: ignore[no-untyped-call]
+    vector, by = model.init(jax.random.key(0)), optimiser("sgd", 1e-6)
+    once = count(jax.grad(model.loss), vector, few).flops
+    steps = max(3, round(2e9 / once))
+    descent = jax.jit(lambda v, s: descend(model.loss, v, s, by=by, steps=steps).vector)
+    jax.block_until_ready(descent(vector, few))  # type: ignore[no-untyped-call]
     began = time.perf_counter()
-    for _ in range(5):
-        jax.block_until_ready(gradient(vector, few))  # type: ignore[no-untyped-call]
-    return 5 * count(jax.grad(model.loss), vector, few).flops / (time.perf_counter() - began)
+    jax.block_until_ready(descent(vector, few))  # type: ignore[no-untyped-call]
+    return steps * once / (time.perf_counter() - began)
 
 
 def header(study: Study, run: RunFolder, federation: Federation) -> dict[str, Any]:
@@ -177,7 +188,7 @@ def header(study: Study, run: RunFolder, federation: Federation) -> dict[str, An
     }
 
 
-def row_of(run: RunFolder, name: str) -> dict[str, Any]:
+def row_of(prepared: Prepared, run: RunFolder, name: str) -> dict[str, Any]:
     """What the run says of a method: what agents get, and what its messages cost on three links."""
     method = run.summary.methods[name]
     return {
@@ -187,8 +198,21 @@ def row_of(run: RunFolder, name: str) -> dict[str, Any]:
         "seconds": sum(row.seconds or 0 for row in run.ledger if row.method == name and row.phase == "computation"),
         "new_devices": {},
         "agents": {str(s): spread(each) for s, each in method.personal.items()},
+        "over_images": over_images(prepared, run, name),
         **messages(run, name),
     }
+
+
+def over_images(prepared: Prepared, run: RunFolder, name: str) -> float | None:
+    """Mean accuracy of the agents' models before fine-tuning, over all of their test samples and all seeds."""
+    if prepared.tests is None:
+        return None
+    sizes = np.asarray(prepared.tests.mask.sum(-1))
+    of = {(s, a): sizes[i, k] for i, s in enumerate(prepared.study.seeds) for k, a in enumerate(prepared.agents.names)}
+    with (run.path / "personal.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] == name and row["steps"] == "0"]
+    weights = [of[int(row["seed"]), row["agent"]] for row in rows]
+    return float(np.average([float(row["accuracy"]) for row in rows], weights=weights)) if rows else None
 
 
 def messages(run: RunFolder, name: str) -> dict[str, Any]:
@@ -197,6 +221,11 @@ def messages(run: RunFolder, name: str) -> dict[str, Any]:
     share = len(run.summary.agents) * len(run.summary.seeds)
     joules = {link: sum(named_link(link).energy_joules(bits) for bits in sent) / share for link in LINKS}
     return {"uplink_bits": sum(sent) / share, "joules": joules}
+
+
+def episodic(entries: list[MethodEntry]) -> list[MethodEntry]:
+    """Those that learn in episodes, and the random start: only they are judged on more classes than the study's."""
+    return [entry for entry in entries if entry.settings.get("ways") or entry.method == "random"]
 
 
 def new_tasks(study: Study, judged: Judged) -> Tasks:

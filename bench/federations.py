@@ -62,7 +62,7 @@ class Published(NamedTuple):
 
 
 CENTRAL = "one data set, 64 filters, batch normalisation, tens of thousands of episodes of characters of any alphabets"
-ROUNDS = "2000 rounds, a convolution net, all images, no image set aside; mean over images, ours over agents"
+ROUNDS = "2000 rounds, a convolution net, all images, no image set aside"
 OMNIGLOT = {
     ("MAML", "maml", "Finn et al. 2017"): (98.7, 99.9, 95.8, 98.9),
     ("ProtoNet", "protonet", "Snell et al. 2017"): (98.8, 99.7, 96.0, 98.9),

@@ -98,6 +98,8 @@ def test_the_studys_own_shots_give_the_numbers_of_its_run(small):
     assert found["devices"] == {"1": 4, "2": 4, "2-way 1": 20}
     assert found["alone"]["mean"] == run.summary.alone.mean
     assert found["new_alone"].keys() == found["devices"].keys()
+    # both agents keep ten test samples, so that means over images and over agents are one
+    assert found["methods"]["fedavg"]["over_images"] == pytest.approx(found["methods"]["fedavg"]["agents"]["0"]["mean"])
 
 
 @pytest.mark.slow
@@ -124,13 +126,20 @@ def test_a_table_has_every_method_once_and_marks_small_runs(small):
         assert part.count(f"| {label}") == 1
     assert "small run" in part
     assert text.count("Not run yet.") == len(FEDERATIONS) - 1
-    assert "| FedRep | agents | 99.56 | – | – | PFLlib |" in text
+    assert "| FedRep | agents, mean over images | 99.56 | – | – | PFLlib |" in text
 
 
 def test_ours_stand_beside_the_published_numbers():
     share = {"mean": 0.985, "low": None, "high": None, "worst_tenth": 0.9}
-    row = {"label": "FedRep", "new_devices": {}, "agents": {"0": share}, "uplink_bits": 8.0, "how": None}
+    row = {
+        "label": "FedRep",
+        "new_devices": {},
+        "agents": {"0": share},
+        "over_images": 0.984,
+        "uplink_bits": 8.0,
+        "how": None,
+    }
     row |= {"joules": dict.fromkeys(LINKS, 1.0)}
     facts = {"seeds": [0], "agents": 20, "model": "mlp", "weights": 9, "steps": 10, "devices": {}, "alone": None}
     text = tables({"fashion-classes": {**facts, "new_alone": {}, "quick": False, "methods": {"fedrep": row}}})
-    assert "| FedRep | agents | 99.56 | 98.5 | -1.1 | PFLlib |" in text
+    assert "| FedRep | agents, mean over images | 99.56 | 98.4 | -1.2 | PFLlib |" in text

@@ -64,16 +64,6 @@ def test_a_federation_over_a_model_in_another_order_shares_the_body(agents):
     np.testing.assert_array_equal(runs[0].uplink_bits, runs[1].uplink_bits)
 
 
-def test_a_torch_modules_head_is_the_layer_defined_last():
-    torch = pytest.importorskip("torch")
-    module = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
-    model = fj.from_torch(module, loss="cross_entropy", input_shape=(3,))
-    assert parts_of(model, 1).body == 3 * 5 + 5
-    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    found = features(model, model.init(jax.random.key(0)), x)
-    np.testing.assert_allclose(found, module[:2](torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6)
-
-
 def nearest_mean(f, y, query):
     """The classifier of the class means in NumPy: log-probabilities of -||f - c||²."""
     means = np.stack([f[y == k].mean(0) for k in range(2)])

@@ -58,8 +58,10 @@ def test_a_ceiling_wins_nothing_and_totals_stand_with_and_without_the_server(fol
     facts = digest(folder)
     assert "top" not in on_frontier(facts)
     assert not next(f for f in facts if f.name == "top").contends
-    opening = page[page.index('<p class="answer">') :]
-    assert "<strong>top</strong>" not in opening[: opening.index("</p>")]
+    answers = [page[page.index(start) :] for start in ('<section class="cards"', '<p class="answer" id="answer">')]
+    for part, end in zip(answers, ("</section>", "</p>"), strict=True):
+        assert "average" in part[: part.index(end)]
+        assert "top" not in part[: part.index(end)]
     assert "top: trained on tasks of the new tasks’ own family, which nobody has. It wins nothing." in page
     assert '<option value="top"' not in page
 

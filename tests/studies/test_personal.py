@@ -101,7 +101,7 @@ def test_the_summary_holds_the_distribution_over_agents(folder):
     assert spread.better_than_alone == pytest.approx((values < alone).mean())
     assert summary.alone.mean == pytest.approx(alone.mean(), rel=1e-5)
     assert summary.methods["explodes"].personal == {}
-    assert len(PERSONAL.read(folder, summary)["method"]) == 36
+    assert len(PERSONAL.read(folder, summary)["loss"]) == 36
 
 
 def test_the_worst_tenth_is_that_of_the_agents_and_a_tie_is_half_a_win():
@@ -147,3 +147,19 @@ def test_one_model_for_all_equals_each_agents_own():
     assert np.isnan(other.loss[2]).all()
     with pytest.raises(fj.InputError, match="one model per task: 3, got 2"):
         adapt_each(model, jnp.stack([one] * 2), tasks)
+
+
+@pytest.mark.slow
+def test_a_share_of_the_agents_takes_part_in_a_round(tmp_path):
+    settings = {"method": "fedavg", "rounds": 6, "local_steps": 2, "batch": 10, "start": "random"}
+    methods = [{"name": "all", **settings}, {"name": "some", **settings, "participation": 0.34}]
+    evaluation = {"tasks": 3, "queries": 10, "steps": [0, 2], "headline": 2, "worth_samples": 7}
+    run = small(methods=methods, evaluation=evaluation).run(tmp_path / "run")
+    sent = {
+        name: [r for r in run.ledger if (r.method, r.phase) == (name, "uplink") and r.bits] for name in ("all", "some")
+    }
+    assert [len(sent[name]) for name in ("all", "some")] == [3 * 6 * 3, 3 * 6]  # seeds, rounds, agents
+    assert len({(r.seed, r.round) for r in sent["some"]}) == 3 * 6
+    assert len({r.agent for r in sent["some"]}) == 3
+    work = {r.method: r.flops for r in run.ledger if r.phase == "computation"}
+    assert work["all"] == 3 * work["some"]

@@ -30,6 +30,7 @@ def anil(
     inner_learning_rate: Positive = 0.01,
     outer_learning_rate: Positive = 1e-3,
     outer_optimiser: Text = "adam",
+    schedule: Text = "constant",
     head_layers: Count = 1,
     batch: Batch = 100,
     ways: Ways = None,
@@ -41,7 +42,7 @@ def anil(
     """MAML whose inner steps move the head alone."""
     inner = optimiser("sgd", inner_learning_rate)
     drawn = support_and_query(batch, ways, shots, queries)
-    init, server = outer_descent(optimiser(outer_optimiser, outer_learning_rate))
+    init, server = outer_descent(optimiser(outer_optimiser, outer_learning_rate, schedule, rounds))
 
     def agent(loss: Loss, own: Array, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         support, query = drawn(data, key)

@@ -7,7 +7,8 @@
 
 L^tr is an agent's loss on its training samples, L^test on its validation samples: the two disjoint sets of the paper.
 With `ways` both are of one episode (`fewjoule.tasks.episodes`): `ways` of the agent's classes, drawn and numbered anew
-in every round, with `shots` and `queries` samples of each, all from its training samples.
+in every round, with `shots` and `queries` samples of each, all from its training samples. With `schedule` "linear" or
+"cosine" the server's learning rate falls to 0 over the rounds.
 """
 
 from collections.abc import Callable
@@ -34,6 +35,7 @@ def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:
         inner_learning_rate: Positive = 0.01,
         outer_learning_rate: Positive = 1e-3,
         outer_optimiser: Text = "adam",
+        schedule: Text = "constant",
         batch: Batch = 100,
         ways: Ways = None,
         shots: Count = 1,
@@ -44,7 +46,7 @@ def _maml(name: str, second_order: bool, summary: str) -> Callable[..., Method]:
     ) -> Method:
         inner = optimiser("sgd", inner_learning_rate)
         drawn = support_and_query(batch, ways, shots, queries)
-        init, server = outer_descent(optimiser(outer_optimiser, outer_learning_rate))
+        init, server = outer_descent(optimiser(outer_optimiser, outer_learning_rate, schedule, rounds))
 
         def agent(loss: Loss, state: Any, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
             support, query = drawn(data, key)

@@ -32,6 +32,7 @@ def meta_sgd(
     inner_learning_rate: Positive = 0.01,
     outer_learning_rate: Positive = 1e-3,
     outer_optimiser: Text = "adam",
+    schedule: Text = "constant",
     rates_learning_rate: NotNegative = 1e-3,
     batch: Batch = 100,
     ways: Ways = None,
@@ -43,7 +44,8 @@ def meta_sgd(
 ) -> Method:
     """MAML that learns a learning rate for every weight."""
     inner = optimiser("sgd", inner_learning_rate)
-    outer, of_rates = (optimiser(outer_optimiser, rate) for rate in (outer_learning_rate, rates_learning_rate))
+    server_rates = (outer_learning_rate, rates_learning_rate)
+    outer, of_rates = (optimiser(outer_optimiser, rate, schedule, rounds) for rate in server_rates)
     drawn = support_and_query(batch, ways, shots, queries)
 
     def init(start: Start, probes: Any) -> tuple[Any, Broadcast]:

@@ -43,12 +43,16 @@ def protonet(
     queries: Count = 15,
     learning_rate: Positive = 1e-3,
     server_optimiser: Text = "adam",
+    schedule: Text = "constant",
     start: StartAt = "random",
     weighting: Weighting = "agents",
     combine: Combine = "mean",
 ) -> Method:
-    """Episodes of `ways` classes, `shots` support and `queries` query samples of each; the body alone is learned."""
-    init, server = outer_descent(optimiser(server_optimiser, learning_rate))
+    """Episodes of `ways` classes, `shots` support and `queries` query samples of each; the body alone is learned.
+
+    With `schedule` "linear" or "cosine" the server's learning rate falls to 0 over the rounds.
+    """
+    init, server = outer_descent(optimiser(server_optimiser, learning_rate, schedule, rounds))
 
     def agent(loss: Any, own: Array, broadcast: Broadcast, data: AgentData, key: Array) -> Turn:
         support, query = episode(data.train, key, ways=ways, shots=shots, queries=queries)

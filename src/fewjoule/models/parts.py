@@ -79,6 +79,7 @@ class LastLayer(NamedTuple):
     features: int
     outputs: int
     turned: bool  # the weight is [outputs, features], as PyTorch has it
+    fixed: bool = False  # the module checks the shapes of its weights, as Flax's linen does
 
 
 def features(model: Model, vector: Array, x: Array) -> Array:
@@ -88,9 +89,22 @@ def features(model: Model, vector: Array, x: Array) -> Array:
 
 def _features(model: Model, last: LastLayer, vector: Array, x: Array) -> Array:
     tensors = jax.tree.leaves(model.unflatten(vector))
+    if last.fixed:
+        return _slopes(model, last, tensors, x)
     tensors[last.weight] = jnp.eye(last.features, dtype=vector.dtype)
     tensors[last.bias] = jnp.zeros(last.features, vector.dtype)
     return model.apply_tensors(tensors, x)
+
+
+def _slopes(model: Model, last: LastLayer, tensors: list[Array], x: Array) -> Array:
+    """The features where no identity fits: those of a sample are the slopes of its first output in the weights."""
+
+    def first_output(weight: Array, one: Array) -> Array:
+        changed = [weight if i == last.weight else tensor for i, tensor in enumerate(tensors)]
+        return model.apply_tensors(changed, one[None])[0, 0]
+
+    slopes = jax.vmap(jax.grad(first_output), (None, 0))(tensors[last.weight], x)
+    return slopes[:, 0] if last.turned else slopes[:, :, 0]
 
 
 def with_prototypes(model: Model, vector: Array, support: Samples) -> Array:
@@ -119,9 +133,9 @@ def last_layer(model: Model) -> LastLayer:
     rng, outputs = np.random.default_rng(0), _outputs(model)
     if len(layer) == 2 and weights and biases and shapes[biases[0]] == (outputs,):
         vector, x = rng.normal(size=model.size), rng.normal(size=(2, *model.input_shape))
-        for turned in (False, True):
+        for fixed, turned in ((False, False), (False, True), (True, False), (True, True)):
             width, out = shapes[weights[0]][:: -1 if turned else 1]
-            last = LastLayer(weights[0], biases[0], width, out, turned)
+            last = LastLayer(weights[0], biases[0], width, out, turned, fixed)
             if out == outputs and _ends_with(model, last, vector.astype(np.float32), x.astype(np.float32)):
                 return last
     raise InputError(f"{model} does not end with a dense layer that can be replaced by class means; use mlp or conv4.")

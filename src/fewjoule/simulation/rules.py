@@ -27,7 +27,7 @@ NUMBER_BYTES = 4
 """Of one float32 on the air."""
 
 
-LOSS_SAMPLES = 1000
+LOSS_SAMPLES = 500
 """At most so many samples of an agent, evenly spaced among its own, say its loss at the start and the end of a run."""
 
 
