@@ -369,5 +369,7 @@ def test_one_round_of_every_method_equals_its_unrolled_program(name, codec, monk
     # XLA folds constants and drops what only one turn of an unrolled loop needs, so it is near, not equal.
     cost = jax.jit(jaxpr_as_fun(flat)).lower(*jax.tree.leaves(args)).cost_analysis() or {}
     by_xla_ = cost.get("flops", 0) + cost.get("transcendentals", 0)
-    if codec != "top-k:0.2:4" and name != "lean":  # its cumulative sum is length² to XLA before it optimises
+    if name in ("fedrep", "anil"):  # XLA sees that a head's descent needs no gradient of the body's weights
+        assert by_xla_ < counted.flops + counted.integers < 1.5 * by_xla_
+    elif codec != "top-k:0.2:4" and name != "lean":  # its cumulative sum is length² to XLA before it optimises
         assert counted.flops + counted.integers == pytest.approx(by_xla_, rel=0.01)
