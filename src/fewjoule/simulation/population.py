@@ -123,8 +123,7 @@ class _Running:
         trace = jax.tree.map(lambda *each: np.asarray(each), *traces)
         finite = jnp.isfinite(meta).all()
         diverged = bool(rules.has_diverged(method, start_loss, final_loss, trace.loss[-1], finite, diverged_at))
-        rise = jnp.asarray([final_loss / start_loss])
-        warn_diverged(method, [self._seed], jnp.asarray([diverged]), rise, diverged_at)
+        warn_diverged(method, [self._seed], [diverged], np.array([start_loss]), np.array([final_loss]), diverged_at)
         sent_bits, received_bits = (8 * np.asarray(each, np.int64) for each in zip(*sizes, strict=True))
         return PopulationRun(
             method, model, len(self._population), self._seed, jnp.where(diverged, jnp.nan, meta), diverged, begin,

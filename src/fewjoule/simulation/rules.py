@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
@@ -18,6 +19,7 @@ from fewjoule.models.parts import Parts, last_layer, parts_of, with_prototypes
 from fewjoule.randomness import key_for
 from fewjoule.tasks.held_out import evenly
 from fewjoule.tasks.samples import AgentData
+from fewjoule.training.program import COMPILER_OPTIONS
 
 DIVERGED_AT = 10.0
 """A run has diverged where the agents' mean loss at the meta-model is beyond this multiple of that at the start. MAML
@@ -88,11 +90,17 @@ def common_start(method: Method, model: Model, seed: Any) -> Array:
     return start
 
 
-@partial(jax.jit, static_argnums=0)
 def random_start(model: Model, seed: Any) -> Array:
     """The seed's random start as the model has it. A program of its own, since drawing takes as long to compile as a
-    round, and all methods share it."""
+    round, and all methods share it; part of a program where the seed is."""
+    return _started(model, seed) if isinstance(seed, jax.core.Tracer) else _started_alone(model, seed)
+
+
+def _started(model: Model, seed: Any) -> Array:
     return model.init(key_for(seed, "start"))
+
+
+_started_alone = jax.jit(_started, static_argnums=0, compiler_options=COMPILER_OPTIONS)
 
 
 def whole(method: Method, model: Model, shared: Array, seed: Any) -> Array:
@@ -190,17 +198,18 @@ def check_agents(method: Method, agents: int) -> None:
 
 def has_diverged(
     method: Method, start_loss: Any, final_loss: Any, last_loss: Any, finite: Any, diverged_at: float = DIVERGED_AT
-) -> Array:
+) -> Any:
     """Whether a run has diverged, from the agents' mean losses at the start, at the meta-model and in the last round.
 
     `finite` says whether the meta-model is; `last_loss` counts for methods with inner steps, and for those whose
     agents have their own head (the meta-model's is nobody's).
     """
-    limit = diverged_at * jnp.maximum(jnp.asarray(start_loss), 1e-12)
-    diverged = ~(jnp.asarray(final_loss) <= limit)
+    with np.errstate(over="ignore"):
+        limit = diverged_at * np.maximum(np.asarray(start_loss), 1e-12)
+    diverged = ~(np.asarray(final_loss) <= limit)
     if method.judged_adapted and method.rounds:
-        diverged &= ~(jnp.asarray(last_loss) <= limit)
-    return diverged | ~jnp.asarray(finite)
+        diverged &= ~(np.asarray(last_loss) <= limit)
+    return diverged | ~np.asarray(finite)
 
 
 def weight_bytes(method: Method) -> int:

@@ -26,7 +26,6 @@ from fewjoule.simulation.run import Run
 from fewjoule.simulation.work import data_of
 from fewjoule.tasks.samples import Agents
 from fewjoule.training.local import LocalModels, seed_list
-from fewjoule.training.mesh import gathered
 from fewjoule.training.program import Program
 
 
@@ -95,23 +94,25 @@ class Simulation:
     def run(self, around: Around | None = None, around_server: Around | None = None) -> Run:
         """Run once. `around` is where a meter goes: it is handed the execution of the compiled program; and
         `around_server` that of the server's own learning, where the method has it."""
-        out = dict(gathered(self._program.run(around)))
+        out = dict(jax.tree.map(np.asarray, self._program.run(around)))  # NumPy has nothing to compile for what follows
         messages = out.pop("messages")
         if self._learning is not None:
-            out |= self._learning.run(out["start"], messages, around_server)
+            out |= jax.tree.map(np.asarray, self._learning.run(out["start"], messages, around_server))
         start_loss, final_loss = out["start_loss"], out["final_loss"]
         last_loss = out["trace"].loss[:, -1] if self.method.rounds else final_loss
         losses = (start_loss, final_loss, last_loss)
         diverged = rules.has_diverged(self.method, *losses, out.pop("finite"), self._diverged_at)
-        out["meta"] = jnp.where(diverged[:, None], jnp.nan, out["meta"])
-        warn_diverged(self.method, self._seeds, diverged, final_loss / start_loss, self._diverged_at)
-        out["uplink_bits"], out["downlink_bits"] = (8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
+        out["meta"] = np.where(diverged[:, None], np.float32(np.nan), out["meta"])
+        warn_diverged(self.method, self._seeds, diverged, start_loss, final_loss, self._diverged_at)
+        bits = tuple(8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
         paths = out.pop("paths") or (None, None)
         if paths[0] is not None and self._learning is not None:
-            paths = (paths[0].at[-1].set(out["meta"][0]), paths[1])
+            paths = (np.concatenate([paths[0][:-1], out["meta"][:1]]), paths[1])
         if self._single:
-            out, diverged = jax.tree.map(lambda a: a[0], (out, diverged))
-        return self._result(diverged=diverged, meta_path=paths[0], agent_path=paths[1], **out)
+            out, diverged, bits = jax.tree.map(lambda a: a[0], (out, diverged, bits))
+        out, diverged, paths = jax.tree.map(jnp.asarray, (out, diverged, paths))
+        out |= {"diverged": diverged, "meta_path": paths[0], "agent_path": paths[1]}
+        return self._result(uplink_bits=bits[0], downlink_bits=bits[1], **out)
 
 
 def _kept_rounds(method: Method, keep_paths: bool | Sequence[int]) -> tuple[int, ...] | None:
@@ -209,11 +210,14 @@ def _own_models(
     return tuple(own.model for own in local), tuple(vectors)
 
 
-def warn_diverged(method: Method, seeds: Any, diverged: Array, rise: Array, diverged_at: float) -> None:
-    """Warn the caller of the caller's caller of seeds that diverged; `rise` is of the agents' mean loss."""
-    gone = [int(s) for s, d in zip(seeds, np.asarray(diverged), strict=True) if d]
+def warn_diverged(
+    method: Method, seeds: Any, diverged: Any, start_loss: Any, final_loss: Any, diverged_at: float
+) -> None:
+    """Warn the caller of the caller's caller of seeds that diverged, from the agents' mean losses of every seed."""
+    gone = [int(s) for s, d in zip(seeds, diverged, strict=True) if d]
     if gone:
-        worst = float(jnp.where(diverged, rise, -jnp.inf).max())
+        with np.errstate(all="ignore"):
+            worst = float(np.where(diverged, final_loss / start_loss, -np.inf).max())
         how = f"the agents' loss rose {worst:.3g} times" if np.isfinite(worst) else "the loss overflowed"
         warnings.warn(
             f"{method.name} diverged for {len(gone)} of {len(seeds)} seeds ({', '.join(map(str, gone))}): {how}, "

@@ -296,7 +296,7 @@ def make_agents(
     if len(labels) != len(train):
         raise InputError(f"names must have one name per agent: {len(train)}, got {len(labels)}.")
     owned = stack(train, names=labels, allowed=allowed, classes=classes)
-    none = (np.asarray(owned.x[0, :0]), np.asarray(owned.y[0, :0]))
+    none = (np.zeros((0, *owned.x.shape[2:]), owned.x.dtype), np.zeros((0, *owned.y.shape[2:]), owned.y.dtype))
     held = validation if validation is not None else [none] * len(train)
     data = AgentData(owned, stack(held, names=labels, allowed=allowed, classes=classes, may_be_empty=True))
     if data.train.x.shape[2:] != data.validation.x.shape[2:] or data.train.y.dtype != data.validation.y.dtype:
