@@ -122,6 +122,7 @@ def test_terminal_and_page_show_it_and_a_folder_without_is_read_as_before(folder
     text = capsys.readouterr().out
     assert "on 3 agents' own test samples, after 2 steps" in text
     assert "alone (own local model)" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
     assert "What every agent gets" in (folder / "report.html").read_text("utf-8")
     old = shutil.copytree(folder, tmp_path / "old")
     (old / "personal.csv").unlink()

@@ -118,8 +118,8 @@ def show_summary(folder: Path) -> None:
         gone = f" ({lost} of {len(summary.seeds)} diverged)" if lost and score is not None else ""
         quality = summary.no_score(name, at) if score is None else f"{score:.3g}"
         share = f"{method.share_best:.0%}" if summary.tasks else "-"
-        label = method.label if len(method.label + gone) <= LABEL else method.label[: LABEL - 1 - len(gone)] + "…"
-        rows.append((label + gone, quality, share, *[joules(method, phase) for phase in phases]))
+        label = _short_label(method.label, LABEL - len(gone)) + gone
+        rows.append((label, quality, share, *[joules(method, phase) for phase in phases]))
     say(f"{summary.title}: {judged}")
     known = " + ".join(sorted(kinds)) or "none"
     say(f"won: share of tasks; joules of all agents: uplink analytic, computation {known}")
@@ -131,6 +131,10 @@ def show_summary(folder: Path) -> None:
             say_wrapped(f"{method.label} is {remark}")
 
 
+def _short_label(label: str, most: int = LABEL) -> str:
+    return label if len(label) <= most else label[: most - 1] + "…"
+
+
 def show_personal(summary: Summary) -> None:
     """What the agents themselves get, on test samples of their own, best first; nothing where they keep none."""
     if summary.alone is None:
@@ -140,10 +144,10 @@ def show_personal(summary: Summary) -> None:
     for method in summary.methods.values():
         if at in method.personal:
             first, tuned = method.personal.get(0), method.personal[at]
-            rows.append((method.label, None if first is None else first.mean, *_spread(tuned)))
+            rows.append((_short_label(method.label), None if first is None else first.mean, *_spread(tuned)))
     rows.sort(key=lambda row: (row[2] is None, sign * (row[2] or 0.0)))
-    say(f"{metric} on {len(summary.agents)} agents' own test samples, after {at} steps on their training samples:")
-    table(("method", "mean before", "mean", "median", "worst tenth", "better than alone"), rows)
+    say(f"{metric} on {len(summary.agents)} agents' own test samples, after {at} steps (before: none):")
+    table(("method", "before", "mean", "median", "worst tenth", "beat alone"), rows)
 
 
 def _spread(spread: Spread) -> tuple[Any, ...]:
