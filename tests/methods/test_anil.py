@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fewjoule as fj
-from fewjoule.methods.method import Broadcast
+from fewjoule.methods.method import Broadcast, Start
 from fewjoule.simulation.rules import loss_of
 from fewjoule.tasks.samples import draw
 
@@ -82,3 +82,19 @@ def test_episodes_number_the_classes_anew_for_maml_and_its_kin():
         start = {} if build is fj.anil else {"start": "random"}
         run = fj.simulate(build(**settings, **start), model, agents)
         assert np.isfinite(run.meta).all()  # and no validation samples are needed
+
+
+@pytest.mark.parametrize("name", ["maml", "fomaml", "anil", "meta_sgd", "protonet"])
+def test_the_servers_learning_rate_falls_over_the_rounds(name):
+    sgd = {"server_optimiser": "sgd", "learning_rate": 0.5} if name == "protonet" else {"outer_optimiser": "sgd"}
+    sgd |= {} if name == "protonet" else {"outer_learning_rate": 0.5}
+    sgd |= {"rates_learning_rate": 0.5} if name == "meta_sgd" else {}
+    method = fj.method(name, rounds=4, schedule="linear", **sgd)
+    theta, gradient = jnp.zeros(3), jnp.ones(3)
+    state, broadcast = method.init(Start(theta, jnp.zeros(())), None)
+    for left in (4, 3, 2, 1):
+        before = broadcast.model
+        state, broadcast = method.server(state, (gradient, gradient) if name == "meta_sgd" else gradient)
+        np.testing.assert_allclose(broadcast.model - before, -0.5 * left / 4 * gradient, rtol=1e-5)
+    with pytest.raises(fj.InputError, match="unknown schedule 'cosin'; did you mean 'cosine'"):
+        fj.method(name, schedule="cosin")

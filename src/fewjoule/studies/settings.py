@@ -170,6 +170,11 @@ class Study(Table):
         if self.model.spec is not None or not isinstance(self.family, FilesFamily):
             self.build_model()
         for entry in self.methods:
+            if self.federation is not None and entry.participation != 1:
+                raise InputError(
+                    f"method {entry.name!r}: participation is for simulated studies, got {entry.participation:g}; in a "
+                    "federation all agents are asked in every round, so leave it out."
+                )
             if entry.ceiling and (not hasattr(self.family, "true_agents") or entry.build().start != "random"):
                 raise InputError(
                     f"method {entry.name!r}: a ceiling needs the family sinusoid or mnist and start = 'random'."
