@@ -18,6 +18,7 @@ import datetime
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 import tempfile
@@ -42,6 +43,8 @@ FILE = ROOT / "docs/performance.json"
 TOLERANCE = 1e-3
 TURNS, SLOW_SECONDS = 7, 4.0
 """Turns of each side; a side whose call takes longer than the last has one turn."""
+LOAD = os.getloadavg()[0]
+"""Programs that ran on the machine when the command began: others, whose work would be measured too."""
 FIRST = ["torch", "torch, one thread"]
 """Compared in all jobs before the others have their turns."""
 
@@ -84,7 +87,7 @@ def measured(name: str, job: Job, peers: list[str]) -> dict[str, dict[str, Any]]
             found[side] = {**found.get(side, {}), **summary(worker, ours, once[side])}
     now = datetime.datetime.now().isoformat(" ", "minutes")
     for side, row in found.items():
-        row["date"] = now
+        row.update(date=now, load_before=LOAD)
         print(f"  {name:7}{side:18}{line(row, job.unit)}", flush=True)
     return found
 
@@ -175,6 +178,7 @@ def main() -> None:
             parser.error(f"unknown job {name!r}; choose from {', '.join(JOBS)}")
     numbers = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
     first, then = ([peer for peer in options.peers if (peer in FIRST) == early] for early in (True, False))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         for some in () if options.draw else (first, then):
             for name in options.jobs or JOBS:
@@ -191,7 +195,7 @@ def compared(numbers: dict[str, Any], name: str, peers: list[str], only_missing:
     if not peers:
         return
     print(f"{name}: {job.title}", flush=True)
-    found, limit = measured(name, job, peers), limit_per_second(job)
+    limit, found = limit_per_second(job), measured(name, job, peers)
     if "fewjoule" in before and not set(peers) & set(FIRST):
         del found["fewjoule"]  # the file has it beside torch
     sides = before | found

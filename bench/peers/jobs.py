@@ -88,7 +88,7 @@ JOBS = {
     "J1": Job("MAML, 25 tasks of 10 + 10 samples", "rounds", 100, sines(25, 10, 10), 25 * 4 * products(SINE_SIZES, 10)),
     "J2": Job(
         "iMAML, 3 tasks of 100 + 100 samples, 50 inner and 5 CG steps", "rounds", 50, sines(3, 100, 100),
-        3 * (50 + 1 + 5 * 2) * products(SINE_SIZES, 100),
+        3 * (50 + 1 + 5 * 2) * products(SINE_SIZES, 100), checked=2,
     ),
     "J4": Job(
         "fine-tuning 500 tasks of 40 samples by 50 steps", "jobs", 50, new_tasks, 500 * 50 * products(SINE_SIZES, 40),

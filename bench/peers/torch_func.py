@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812, as torch calls it
-from torch.func import grad, jvp, vmap
+from torch.func import grad, vmap
 from worker import MLP, Data, layers, serve
 
 
@@ -26,13 +26,6 @@ def net(weights: Any, x: torch.Tensor) -> torch.Tensor:
 
 def mse(weights: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return ((net(weights, x) - y) ** 2).mean()
-
-
-def by_products(weights: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """As `mse`, for forward derivatives: torch.compile does not find those of `F.linear` under vmap."""
-    for i in range(0, len(weights) - 2, 2):
-        x = torch.relu(x @ weights[i].T + weights[i + 1])
-    return ((x @ weights[-2].T + weights[-1] - y) ** 2).mean()
 
 
 def entropy(weights: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -94,7 +87,8 @@ def j2(data: Data) -> Any:
         v, r, p = tuple(torch.zeros_like(a) for a in g), g, g
         norm = dot(r, r)
         for _ in range(cg_steps):
-            h = jvp(lambda w: grad(by_products)(w, xa, ya), (phi,), (p,))[1]
+            # torch.compile fails on jvp of grad under vmap, which would be a little less work
+            h = grad(lambda w, p=p: dot(grad(mse)(w, xa, ya), p))(phi)
             q = tuple(a + b / strength for a, b in zip(p, h, strict=True))
             along = norm / dot(p, q)
             v = tuple(a + along * b for a, b in zip(v, p, strict=True))

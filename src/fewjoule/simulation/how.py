@@ -19,7 +19,7 @@ from fewjoule.training.mesh import busy_devices, in_groups, over_devices
 TOGETHER_BYTES = 20 << 20
 """What agents that are computed at once may read and write, as `count_once` adds it up (several times what is in memory
 at a time). Beyond it they no longer fit in a core's cache: 100 agents with mini-batches of 100 digits were 1.3 times
-faster in groups of 10 than of 25, 1.5 times faster than all at once. Groups of one were slower (0.7 times for
+faster in groups of 10 than of 25, or than all at once. Groups of one were slower (0.7 times for
 sinusoids of 20 samples, whose best groups have 20 to 200)."""
 KEPT_BYTES = 1 << 30
 """Of messages and models of a round. Beyond it groups keep sums alone, and the trace has no spread."""
