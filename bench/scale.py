@@ -8,6 +8,8 @@
     all          all of 10 000 and of 100 000 agents in every round
     cores        the methods of the sinusoid study on one core and on all of them
     processes    the same on one core and by two processes of one core each
+    stages       where the time of `fewjoule run sinusoid` goes, without a cache of compiled programs and with one;
+                 written into docs/scale.md
 
 Agents are sinusoids of 20 samples, the model has 1761 weights, FedAvg takes 5 local steps. Every job is a process of
 its own, so that its peak memory is its own. Times are seconds of a process with one thread, which a busy machine does
@@ -29,6 +31,7 @@ from typing import Any
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 SAMPLES, LOCAL_STEPS, BATCH = 20, 5, 10
+STAGES_BEGIN, STAGES_END = "<!-- written by bench/scale.py stages -->", "<!-- end -->"
 
 
 def draws(agents: int, block: int = 10_000) -> Iterator[tuple[Any, Any]]:
@@ -133,7 +136,7 @@ def written(folder: str, agents: int) -> dict[str, float]:
     return {}
 
 
-def in_a_process(job: str, *args: Any, flags: str = ONE_THREAD) -> dict[str, float]:
+def in_a_process(job: str, *args: Any, flags: str = ONE_THREAD) -> dict[str, Any]:
     """Run a function of this file in a process of its own; what it gives, and its peak memory in GB."""
     command = [sys.executable, __file__, "--job", json.dumps([job, *args])]
     found = subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True)
@@ -203,7 +206,8 @@ class Stages:
 
     def advance(self, work: float) -> None: ...
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        self.stage("", 0)
 
     def stage(self, name: str, work: float) -> None:
         now = (time.perf_counter(), time.process_time(), self._threads())
@@ -268,9 +272,55 @@ def processes(quick: bool) -> None:
     show("methods of the sinusoid study: one process over two", "at least 1.6", one["seconds"] / two["seconds"], notes)
 
 
+def study_stages(name: str, cache: str, quick: bool) -> dict[str, Any]:
+    """Seconds on the clock and of all threads for every stage of a study, and how many programs were compiled."""
+    os.environ["FEWJOULE_CACHE"] = cache
+    stages, compiled = Stages(), []
+    stages.stage("imports and data", 0)
+    import jax
+
+    from fewjoule.files import use_compile_cache
+    from fewjoule.studies.parts import new_folder
+    from fewjoule.studies.prepare import prepare
+    from fewjoule.studies.run import run_study
+    from fewjoule.studies.settings import load_study
+    from fewjoule.training.mesh import use_all_cores
+
+    def heard(event: str, **facts: Any) -> None:
+        compiled.extend([event] if event == "/jax/compilation_cache/cache_misses" else [])
+
+    jax.monitoring.register_event_listener(heard)
+    use_all_cores()
+    use_compile_cache()
+    with tempfile.TemporaryDirectory() as place:
+        prepared = prepare(load_study(name, quick=quick))
+        run_study(prepared, new_folder(prepared.study, str(Path(place) / "run")), stages)
+    return {"took": stages.took, "compiled": len(compiled)}
+
+
+def stages(quick: bool) -> None:
+    with tempfile.TemporaryDirectory() as cache:
+        cold, warm = (in_a_process("study_stages", "sinusoid", cache, quick, flags="") for _ in range(2))
+    load, nothing = os.getloadavg()[0], (0.0, 0.0, 0.0)
+    lines = ["| stage | cold: clock | all threads | warm: clock | all threads |", "|---|---|---|---|---|"]
+    for name in cold["took"]:
+        times = [seconds for run in (cold, warm) for seconds in run["took"].get(name, nothing)[:2]]
+        lines.append(f"| {name} | " + " | ".join(f"{seconds:.1f} s" for seconds in times) + " |")
+    sums = [sum(times[k] for times in run["took"].values()) for run in (cold, warm) for k in (0, 1)]
+    lines.append("| all | " + " | ".join(f"{seconds:.1f} s" for seconds in sums) + " |")
+    what = f"`fewjoule run sinusoid{' --quick' if quick else ''}`, {len(os.sched_getaffinity(0))} cores, "
+    what += f"{time.strftime('%Y-%m-%d')}, load average {load:.0f} at the end (a quiet machine has at most its cores); "
+    what += f"programs compiled: {cold['compiled']} cold, {warm['compiled']} warm."
+    page = Path(__file__).parents[1] / "docs/scale.md"
+    head, _, rest = page.read_text("utf-8").partition(STAGES_BEGIN)
+    tail = rest.partition(STAGES_END)[2]
+    page.write_text("\n".join([head + STAGES_BEGIN, what, "", *lines, STAGES_END + tail]), "utf-8")
+    print("\n".join([what, *lines]))
+
+
 JOBS: dict[str, Callable[[bool], None]] = {
     "cohort": cohort, "million": million, "all": all_agents,
-    "cores": cores, "processes": processes,
+    "cores": cores, "processes": processes, "stages": stages,
 }  # fmt: skip
 
 
