@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fewjoule as fj
+from fewjoule.training import worth
 from fewjoule.training.worth import Worth, adapted_loss, constant_loss
 
 RNG = np.random.default_rng(0)
@@ -61,3 +62,14 @@ def test_trial_27_a_start_that_is_worth_nothing_is_said(losses, words):
     remarks = Worth(10, *losses).remarks()
     assert [remark.partition(":")[0] for remark in remarks] == words
     assert all("after 10 fine-tuning steps on the agents' samples" in remark for remark in remarks)
+
+
+def test_agents_in_groups_have_the_mean_of_all_at_once(monkeypatch):
+    model, by = fj.mlp([1, 5, 1]), {"steps": 2, **BY}
+    metas = RNG.normal(size=(1, model.size)).astype(np.float32)
+    agents = fj.sinusoid.agents([1, 2, 4], samples=6, validation=0)
+    each = [adapted_loss(model, metas, agents.select([i]), **by) for i in range(3)]
+    monkeypatch.setattr(worth, "TOGETHER_BYTES", 1)
+    np.testing.assert_allclose(adapted_loss(model, metas, agents, **by), np.mean(each, 0), rtol=1e-5)
+
+    assert adapted_loss(model, metas, agents, **by, most=3) != adapted_loss(model, metas, agents, **by)

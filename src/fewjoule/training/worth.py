@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fewjoule.energy.counts import count_once
 from fewjoule.models.model import Model
 from fewjoule.tasks.held_out import evenly
 from fewjoule.tasks.samples import Agents, Samples
 from fewjoule.training.descent import optimiser as make_optimiser
-from fewjoule.training.mesh import over_devices
+from fewjoule.training.mesh import in_groups, over_devices
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 NOISE = 1.1
@@ -92,6 +93,10 @@ def adapted_loss_ahead(
     _adapted.lower(*static, vectors, vectors if rated else None, agents.data.train).compile()
 
 
+TOGETHER_BYTES = 256 << 20
+"""What agents that are fine-tuned at once may read and write in a step: it bounds the memory of convolution nets."""
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
 def _adapted(
     model: Model, steps: int, learning_rate: float, name: str, tuning: Tuning, per_seed: bool, most: int,
@@ -102,7 +107,9 @@ def _adapted(
         return model.loss(tuning.tuned(model, meta, samples, by=by, steps=steps), samples)
 
     def over_agents(meta: Array, rates: Array | None, samples: Samples) -> Array:
-        return jnp.mean(jax.vmap(one, (None, None, 0))(meta, rates, samples))
+        size_bytes = count_once(one, meta, rates, jax.tree.map(lambda a: a[0], samples)).bytes
+        at_once = jax.vmap(partial(one, meta, rates))
+        return jnp.mean(in_groups(at_once, max(1, TOGETHER_BYTES // size_bytes), samples))
 
     def over_seeds(metas: Array, rates: Array | None, samples: Samples) -> Array:
         if per_seed:
