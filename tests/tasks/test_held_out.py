@@ -67,9 +67,7 @@ def test_too_few_samples_and_wrong_shares_are_refused():
             hold_out(numbered(3), share, 0)
 
 
-@pytest.mark.parametrize(
-    ("real_ones", "due"), [(3, [0, 1, 2]), (4, [0, 1, 2, 3]), (8, [0, 2, 4, 6]), (10, [0, 2, 5, 7])]
-)
+@pytest.mark.parametrize(("count", "due"), [(3, [0, 1, 2]), (4, [0, 1, 2, 3]), (8, [0, 2, 4, 6]), (10, [0, 2, 5, 7])])
 def test_a_part_of_the_samples_is_evenly_spaced_among_the_real_ones(count, due):
     x = np.where(np.arange(10) < count, np.arange(10.0), 0)
     mask = (np.arange(10) < count).astype(np.float32)

@@ -165,7 +165,7 @@ class AgentRunner:
         """The agent's own model: given by its owner, or trained here once for all runs with these settings."""
         spec = agreed.spec
         if not rules.uses_local(agreed.method):
-            return agreed.model.init(key_for(spec.seed, "start")), AgentReport()
+            return rules.random_start(agreed.model, spec.seed), AgentReport()
         settings = json.dumps([spec.model, spec.local, spec.seed], sort_keys=True)
         same = _digest(settings, (data.train, () if own is None else own))  # also for other methods and runs
         path = self._folder / "local" / f"{same.hex()}.state"

@@ -26,7 +26,7 @@ from fewjoule.federation.wire import Message
 from fewjoule.methods.method import Broadcast, Method, Start
 from fewjoule.randomness import agent_id
 from fewjoule.simulation.learning import learn
-from fewjoule.simulation.rules import broadcast_bytes, combine, probe_bytes, server_step, start_of, weights_of, whole
+from fewjoule.simulation.rules import broadcast_bytes, combine, probe_bytes, server_step, start_of, weights_of
 from fewjoule.simulation.run import Trace
 
 _SAVED = ("losses", "start", "spread", "samples")
@@ -104,7 +104,7 @@ class ServerRunner:
             elif kind == blocks.PROBE:
                 arrays = (self.start,)
             elif kind == blocks.CLOSE:
-                arrays = (self.meta, self._whole(self.start))
+                arrays = (self.meta, self.contract.whole(self.start))
             self._requests[kind] = wire.encode(Message(kind, self.spec.run, round, 0, arrays))
         return self._requests[kind]
 
@@ -260,10 +260,7 @@ class ServerRunner:
         method = self.contract.method
         if method.learn is not None and not method.rounds:
             return np.asarray(self._learned(None))
-        return self._whole(self._broadcast.model if method.final is None else method.final(self._server))
-
-    def _whole(self, shared: Any) -> np.ndarray:
-        return np.asarray(whole(self.contract.method, self.contract.model, jnp.asarray(shared), self.spec.seed))
+        return self.contract.whole(self._broadcast.model if method.final is None else method.final(self._server))
 
     def _learned(self, said: Any) -> Array:
         """What a server that learns by itself makes of what all agents said."""

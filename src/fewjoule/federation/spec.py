@@ -28,7 +28,7 @@ from fewjoule.methods.method import Broadcast
 from fewjoule.models.model import Model
 from fewjoule.models.nets import model_from_spec
 from fewjoule.randomness import agent_id
-from fewjoule.simulation.rules import check_agents, common_start, shared_size
+from fewjoule.simulation.rules import check_agents, common_start, shared_size, whole
 from fewjoule.simulation.work import Shapes, data_for, shapes
 from fewjoule.studies.settings import FederationSettings, LocalSettings, Study, make_study, read_source
 from fewjoule.tasks.samples import check_names
@@ -193,6 +193,11 @@ class Contract(NamedTuple):
     def round_of(self, exchange: int) -> int:
         """As people count and the ledger does: 0 before the first round, then 1, 2, ...; the close is of the last."""
         return min(max(0, exchange - self.before + 1), self.method.rounds)
+
+    def whole(self, shared: Any) -> np.ndarray:
+        """The model [d] of a new device that gets these shared weights."""
+        common = common_start(self.method, self.model, self.spec.seed)
+        return np.asarray(whole(self.method, self.model, shared, common))
 
     @property
     def common(self) -> Array:

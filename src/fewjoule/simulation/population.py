@@ -88,6 +88,7 @@ class _Running:
         most = at_once(method, model, data, seeds=1)
         parts = 1 if len(population.buckets) == 1 else 2 * len(population.buckets)
         self._rows = equal_groups(cohort, min(most, -(-cohort // parts)))
+        self._common = rules.common_start(method, model, seed)
         self._states = KeptStates(place, self._state_shapes, len(population))
 
     def run(self, diverged_at: float, told: Callable[[float], None]) -> PopulationRun:
@@ -105,7 +106,7 @@ class _Running:
                 who, sent = [], []
             kept, has = self._states.read(block.who, self._rows)
             states, up_bytes, sums, after = _heard(
-                method, model, is_last, seed, index, server, broadcast, block[1:], kept, has, sums
+                method, model, is_last, seed, self._common, index, server, broadcast, block[1:], kept, has, sums
             )
             self._states.write(block.who, states)
             who.append(block.who)
@@ -117,8 +118,9 @@ class _Running:
                 sizes.append((np.concatenate(sent), np.full(len(cohorts[-1]), down_bytes)))
                 sums = None
                 told((index + 1) / method.rounds)
+        self._states.finish()
         meta = broadcast.model if method.final is None else method.final(server)
-        meta, begin = (rules.whole(method, model, vector, seed) for vector in (meta, start.model))
+        meta, begin = (rules.whole(method, model, vector, self._common) for vector in (meta, start.model))
         start_loss, final_loss = self._mean_loss(begin), self._mean_loss(meta)
         trace = jax.tree.map(lambda *each: np.asarray(each), *traces)
         finite = jnp.isfinite(meta).all()
@@ -164,13 +166,12 @@ class _Running:
             yield from self._blocks(np.arange(at, min(at + step, len(self._population))), models=models)
 
     def _first(self, block: _Block) -> tuple[Array, Any, Array]:
-        return _uploaded(self._method, self._model, block.models, block.ids, np.uint32(self._seed))
+        return _uploaded(self._method, self._model, block.models, block.ids, np.uint32(self._seed), self._common)
 
     def _start(self) -> tuple[Start, Numbers]:
         """Where the run starts, and the bytes that every agent sent before the first round."""
         sent = np.full(len(self._population), rules.weight_bytes(self._method), np.int64)
-        common = rules.common_start(self._method, self._model, self._seed)
-        common = common[: rules.shared_size(self._method, self._model)]
+        common = self._common[: rules.shared_size(self._method, self._model)]
         if self._method.start == "random":
             return Start(common, jnp.zeros(()), common), sent
         total: Any = None
@@ -215,8 +216,10 @@ def drawn(seed: int, index: int, cohort: int, agents: int) -> Numbers:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _uploaded(method: Method, model: Model, models: Array | None, ids: Array, seed: Array) -> tuple[Array, Any, Array]:
-    return first_upload(method, model, models, ids, seed, rules.common_start(method, model, seed), jax.vmap)
+def _uploaded(
+    method: Method, model: Model, models: Array | None, ids: Array, seed: Array, common: Array
+) -> tuple[Array, Any, Array]:
+    return first_upload(method, model, models, ids, seed, common, jax.vmap)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -238,13 +241,13 @@ def _probed(method: Method, model: Model, start: Array, data: AgentData, ids: Ar
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _heard(
-    method: Method, model: Model, is_last: bool, seed: Array, index: Array, server: Any, broadcast: Broadcast,
-    block: Any, kept: Any, has: Array, before: Sums | None,
+    method: Method, model: Model, is_last: bool, seed: Array, common: Array, index: Array, server: Any,
+    broadcast: Broadcast, block: Any, kept: Any, has: Array, before: Sums | None,
 ) -> tuple[Any, Array, Sums, Any]:  # fmt: skip
     """A block's part of a round: its states, its bytes, the sums with those of the blocks before, and after the last
     block what the server makes of them."""
     models, ids, data, here = block
-    states = where_here(has, kept, _uploaded(method, model, models, ids, seed)[1])
+    states = where_here(has, kept, _uploaded(method, model, models, ids, seed, common)[1])
     keys = jax.vmap(lambda i: round_key(key_for(seed, "round"), index, i))(ids)
     rows = Rows(states, data, keys, rules.weights_of(method, data.train.mask.sum(-1)), here)
     states, up, sums = summed(method, model, How(), rules.told(broadcast, seed), rows)

@@ -101,7 +101,7 @@ def rounds_program(
                 new_states = jax.tree.map(lambda old, new: old.at[who].set(new, mode="drop"), states, new_states)
                 size_bytes, models = placed(size_bytes), placed(models, jnp.nan)
             if paths is not None:
-                now = (rules.whole(method, model, out.broadcast.model, seed), split.as_model(models))
+                now = (rules.whole(method, model, out.broadcast.model, drawn.start), split.as_model(models))
                 now = jax.tree.map(of_first_seed, now)
                 paths = jax.tree.map(lambda path, models: path.at[slot].set(models), paths, now)
             return (out.server, out.broadcast, new_states, paths), (out.trace, size_bytes, out.said)
@@ -116,7 +116,7 @@ def rounds_program(
             round_of, (server, broadcast, states, paths), rounds
         )
         meta = broadcast.model if method.final is None else method.final(server)
-        meta, begin = (rules.whole(method, model, vector, seed) for vector in (meta, start.model))
+        meta, begin = (rules.whole(method, model, vector, drawn.start) for vector in (meta, start.model))
         personal = None
         if method.personal is not None:
             last = rules.told(broadcast, seed)

@@ -90,25 +90,19 @@ def common_start(method: Method, model: Model, seed: Any) -> Array:
     return start
 
 
+@partial(jax.jit, static_argnums=0, compiler_options=COMPILER_OPTIONS)
 def random_start(model: Model, seed: Any) -> Array:
-    """The seed's random start as the model has it. A program of its own, since drawing takes as long to compile as a
-    round, and all methods share it; part of a program where the seed is."""
-    return _started(model, seed) if isinstance(seed, jax.core.Tracer) else _started_alone(model, seed)
-
-
-def _started(model: Model, seed: Any) -> Array:
+    """The seed's random start as the model has it. Never part of another program: drawing takes as long to compile as
+    a round, all methods share it, and its bits are the same wherever it is drawn."""
     return model.init(key_for(seed, "start"))
 
 
-_started_alone = jax.jit(_started, static_argnums=0, compiler_options=COMPILER_OPTIONS)
-
-
-def whole(method: Method, model: Model, shared: Array, seed: Any) -> Array:
-    """The model [d] of a new device, from what it gets: the weights that never travel are the seed's."""
+def whole(method: Method, model: Model, shared: Array, common: Array) -> Array:
+    """The model [d] of a new device, from what it gets: the weights that never travel are those of the common start."""
     split = parts(method, model)
     if split.body == model.size:
         return shared
-    vector: Array = split.as_model(jnp.concatenate([shared, common_start(method, model, seed)[split.body :]]))
+    vector: Array = split.as_model(jnp.concatenate([shared, common[split.body :]]))
     return vector
 
 

@@ -17,7 +17,7 @@ Numbers = np.ndarray[Any, Any]
 
 
 class KeptStates:
-    """States with leaves of these shapes, in a folder."""
+    """States with leaves of these shapes, in a folder. `states-agents.npy` says whose each row is."""
 
     def __init__(self, folder: Path, shapes: Any, agents: int) -> None:
         leaves, self._tree = jax.tree.flatten(shapes)
@@ -25,6 +25,7 @@ class KeptStates:
             DiskRows.created(folder / f"states-{number}.npy", (agents, *leaf.shape), leaf.dtype)
             for number, leaf in enumerate(leaves)
         ]
+        self._folder = folder
         self._row, self._taken = np.full(agents, -1), 0  # of each agent in the files; -1 for those who kept nothing
 
     def has(self, who: Numbers) -> Numbers:
@@ -44,3 +45,10 @@ class KeptStates:
         self._taken += len(new)
         for file, leaf in zip(self._files, jax.tree.leaves(states), strict=True):
             file.write(self._row[who], np.asarray(leaf)[: len(who)])
+
+    def finish(self) -> None:
+        """Write which agent each row belongs to, by position in the population."""
+        if not self._files:
+            return
+        owners = np.argsort(self._row, kind="stable")[len(self._row) - self._taken :]
+        np.save(self._folder / "states-agents.npy", owners)
