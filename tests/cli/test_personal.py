@@ -29,7 +29,12 @@ def places(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "settings", "tuning"),
     [
-        ("protonet", ("rounds=2", "ways=3", "shots=2", "queries=2"), Tuning(prototypes=True)),
+        pytest.param(
+            "protonet",
+            ("rounds=2", "ways=3", "shots=2", "queries=2"),
+            Tuning(prototypes=True),
+            marks=pytest.mark.slow,
+        ),
         pytest.param("fedrep", ("rounds=2", "head_steps=2", "body_steps=2"), Tuning(head=1), marks=pytest.mark.slow),
         pytest.param("meta_sgd", ("rounds=2",), Tuning(), marks=pytest.mark.slow),
     ],

@@ -72,6 +72,7 @@ def test_anil_is_mamls_gradient_with_the_inner_steps_of_the_head_alone(model, ag
     np.testing.assert_array_equal(run.meta[body:], run.start[body:])
 
 
+@pytest.mark.slow
 def test_episodes_number_the_classes_anew_for_maml_and_its_kin():
     """Agents of six classes, of which an episode has three."""
     rng = np.random.default_rng(0)

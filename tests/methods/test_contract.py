@@ -62,6 +62,8 @@ AKIN = (
     "fedexp",
     "fedprox",
     "ditto",
+    "anil",
+    "protonet",
     "meta_sgd",
     "fomaml",
     "invented",

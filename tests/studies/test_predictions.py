@@ -33,6 +33,7 @@ def test_kept_predictions_have_the_losses_of_the_evaluation(kind: str) -> None:
         assert found.classifies
 
 
+@pytest.mark.slow
 def test_a_method_with_class_means_or_rates_of_its_own_is_shown_as_it_is_used() -> None:
     model = fj.mlp([784, 4, 10], loss="cross_entropy")
     tasks = fj.mnist.new_tasks(TASKS, ways=3, shots=2, queries=4, seed=1)
