@@ -39,12 +39,14 @@ CODINGS: dict[str, dict[str, Any]] = {
     "top-k": {"codec": "top-k:0.25:4"},
     "uniform": {"codec": "uniform:8"},
 }
-# compilation takes seconds, so by default every method runs, and four codecs; the slow tests run every pair
+AKIN = {"lean", "fedprox", "ditto", "anil", "meta_sgd", "fomaml", "fedavgm", "reptile", "local", "random", "invented"}
+"""Each has a near relation among the others, or takes long."""
+# compilation takes seconds, so by default few methods run, and four codecs; the slow tests run every pair
 DEFAULT = {
-    *((name, "plain") for name in METHODS),
+    *((name, "plain") for name in METHODS.keys() - AKIN),
     *(("fedavg", coding) for coding in ("float16", "lloyd-max", "top-k")),
     ("fedexp", "quantise"),
-} - {("lean", "plain")}
+}
 PAIRS = [
     pytest.param(name, coding, id=f"{name}-{coding}", marks=() if (name, coding) in DEFAULT else pytest.mark.slow)
     for name in METHODS

@@ -53,7 +53,6 @@ AUTO = fj.meta_backward(rounds=4, batch=5, radius="auto")
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 """One agent alone against its row of the vectorised run: float32 sums in another order, over four rounds."""
 
-every_method = pytest.mark.parametrize("method", [*CASES.values(), AUTO], ids=[*CASES, "meta_backward auto"])
 PLAIN = {name: method for name, method in CASES.items() if name != "lean"} | {"meta_backward auto": AUTO}
 AKIN = (
     "reptile",
@@ -73,10 +72,16 @@ AKIN = (
     "meta_backward auto",
 )
 """Each has a near relation among the others, or a test of its own: left to the slow stage."""
-uncoded_method = pytest.mark.parametrize(
-    "method",
-    [pytest.param(m, id=name, marks=[pytest.mark.slow] if name in AKIN else []) for name, m in PLAIN.items()],
-)
+
+
+def each_of(methods):
+    """A test for each of these methods, by name; of those that are akin in the slow stage."""
+    marks = {name: [pytest.mark.slow] if name in AKIN else [] for name in methods}
+    return pytest.mark.parametrize("method", [pytest.param(m, id=n, marks=marks[n]) for n, m in methods.items()])
+
+
+every_method = each_of(CASES | {"meta_backward auto": AUTO})
+uncoded_method = each_of(PLAIN)
 """`by_hand` sends float32; coded methods are held to their own tests and to real federations."""
 
 
@@ -150,9 +155,10 @@ def by_hand(method, model, agents, models, seed, availability=None):
     """
     data = [jax.tree.map(lambda a, i=i: a[i], agents.data) for i in range(len(agents))]
     data[1] = AgentData(*(unpadded(samples) for samples in data[1]))
-    split, bound = parts(method, model), partial(whole, method, model, seed=jnp.uint32(seed))
+    common = common_start(method, model, seed)
+    split, bound = parts(method, model), partial(whole, method, model, common=common)
     models = own_models(method, model, models, seed)
-    start = start_of(method, models[:, : split.body], common_start(method, model, jnp.uint32(seed))[: split.body])
+    start = start_of(method, models[:, : split.body], common[: split.body])
     probes = None
     if method.probe is not None:
         root = key_for(seed, "probe")
@@ -269,9 +275,10 @@ def test_order_of_agents_changes_nothing(method, model, agents, local_models):
 @uncoded_method
 def test_agent_and_server_trace_in_float32_without_silent_promotion(method, model, agents, local_models):
     data, shared = jax.tree.map(lambda a: a[0], agents.data), parts(method, model).body
+    common = common_start(method, model, 0)[:shared]
 
     def one_round(models, keys):
-        start = start_of(method, models[:, :shared], common_start(method, model, jnp.uint32(0))[:shared])
+        start = start_of(method, models[:, :shared], common)
         probes = None if method.probe is None else method.probe(model.loss, start.model, data, keys[0])[None]
         server, broadcast = method.init(start, probes)
         states = jax.vmap(lambda m: method.agent_init(own_model(method, model, m), m[:shared]))(models)
