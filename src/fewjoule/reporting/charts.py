@@ -258,8 +258,7 @@ def captions(summary: Summary) -> dict[str, dict[str, Any]]:
         },
         "energy": {
             "title": "Where the joules go",
-            "caption": "Shares of each method’s joules, and their sum. Pretraining, the server and the new device’s "
-            "adaptation are in the table.",
+            "caption": "Shares of each method’s joules, and their sum. Pretraining and the server are in the table.",
         },
         "steps": {
             "title": "How many fine-tuning steps it takes",
