@@ -116,11 +116,11 @@ def rounds_program(
             round_of, (server, broadcast, states, paths), rounds
         )
         meta = broadcast.model if method.final is None else method.final(server)
-        meta, begin = (rules.whole(method, model, vector, drawn.start) for vector in (meta, start.model))
         personal = None
         if method.personal is not None:
-            last = rules.told(broadcast, seed)
+            last = rules.told(broadcast._replace(model=meta), seed)  # all get the meta-model when a run closes
             personal = split.as_model(jax.vmap(lambda state: method.personal(state, last))(states))  # type: ignore[misc]
+        meta, begin = (rules.whole(method, model, vector, drawn.start) for vector in (meta, start.model))
         out: dict[str, Any] = {
             "meta": meta,
             "personal": personal,
