@@ -37,6 +37,23 @@ fedavg = fj.fedavg(rounds=2, local_steps=2, batch=4, start="random")
 split = fj.simulate(fedavg, model, four, keep_paths=True)
 over = how.how_to_go(fedavg, model, data_of(four), 4, 1, True).devices
 out |= {"split": split.meta, "agents": split.agent_path, "spread": split.trace.spread}
+five = fj.make_agents([(np.linspace(-1, 1, n)[:, None], np.sin(np.arange(n))) for n in (4, 5, 6, 7, 8)])
+own = jnp.stack([start * (1 + 0.1 * i) for i in range(5)])
+there = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0], [1, 0, 1, 1, 1]], bool)
+cases = {  # devices do not divide any of these rows
+    "all": (fj.meta_backward(rounds=3, batch=4), {"keep_paths": True}),
+    "by samples": (fj.fedavg(rounds=3, local_steps=2, batch=4, weighting="samples"), {}),
+    "drawn": (fj.meta_backward(rounds=3, batch=4), {"participation": 0.6}),
+    "said": (fj.meta_backward(rounds=3, batch=4), {"availability": there}),
+    "coded": (fj.with_codec(fj.fedavg(rounds=3, local_steps=2, batch=4), "quantise:8"), {}),
+    "median": (fj.fedavg(rounds=3, local_steps=2, batch=4, combine="median"), {}),
+    "personal": (fj.ditto(rounds=3, local_steps=2, personal_steps=2, batch=4), {}),
+}
+for name, (method, how_) in cases.items():
+    run = fj.simulate(method, model, five, own, **how_)
+    found = {**run.trace._asdict(), "meta": run.meta, "up": run.uplink_bits, "down": run.downlink_bits}
+    found |= {"path": run.agent_path, "personal": run.personal, "ends": (run.start_loss, run.final_loss)}
+    out |= {f"{name}: {key}": value for key, value in found.items() if value is not None}
 print(json.dumps({"devices": len(jax.devices()), "over": over} | {k: np.asarray(v).tolist() for k, v in out.items()}))
 """
 

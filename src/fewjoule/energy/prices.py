@@ -15,6 +15,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Literal
 
 from fewjoule.errors import InputError
+from fewjoule.models.product import summed_axes
 
 Price = dict[str, int]
 
@@ -59,6 +60,8 @@ def _work(equation: JaxprEqn) -> Price:
             (contracted, _), _ = parameters["dimension_numbers"]
             shape = _aval(equation.invars[0]).shape
             return {unit: 2 * out * math.prod(shape[d] for d in contracted)}
+        case "dense_product":  # fewjoule.models.product
+            return {unit: 2 * out * _aval(equation.invars[0]).shape[summed_axes(parameters["form"])[0]]}
         case "conv_general_dilated":
             return {unit: _convolution(equation)}
         case "top_k":  # a sort, as XLA counts it; XLA itself counts nothing here

@@ -13,6 +13,7 @@ from fewjoule.errors import InputError, unknown
 from fewjoule.models.architecture import Architecture, LayerShape, conv4_architecture, mlp_architecture, read_spec
 from fewjoule.models.code import is_code, trusted
 from fewjoule.models.model import Model
+from fewjoule.models.product import product
 
 
 def standardising_itself(model: Model, vector: Array, mean: Sequence[float], scale: Sequence[float]) -> Array:
@@ -161,7 +162,7 @@ def _dense(x: Array, layer: Layer) -> Array:
     """A dense layer's outputs for rows x."""
     inputs, outputs = layer.weight.shape
     if not (1 < outputs <= FEW_OUTPUTS and inputs >= TALL * outputs):
-        return x @ layer.weight + layer.bias
+        return (product(x, layer.weight) if min(inputs, outputs) > 1 else x @ layer.weight) + layer.bias
     across = jax.lax.optimization_barrier(layer.weight.T)  # type: ignore[no-untyped-call]
     return jax.lax.dot_general(x, across, (((1,), (1,)), ((), ()))) + layer.bias
 

@@ -18,6 +18,7 @@ from fewjoule.simulation import rules
 from fewjoule.simulation.how import How
 from fewjoule.simulation.run import Trace
 from fewjoule.tasks.samples import AgentData
+from fewjoule.training.mesh import split_rows, total
 
 
 class Rows(NamedTuple):
@@ -64,6 +65,10 @@ def one_round(
         states, up, sums = _in_groups(method, model, how, heard, rows)
         after, trace = concluded(method, server, broadcast, sums)
         said = models = None
+    elif how.splits(method):
+        states, up, models, spread, sums = _split(method, model, how, heard, rows)
+        after, trace = concluded(method, server, broadcast, sums, spread)
+        said = None
     else:
         states, messages, info = _turns(method, model, how, heard, rows)
         there = jnp.ones(len(rows.keys)) if rows.here is None else rows.here.astype(jnp.float32)
@@ -90,11 +95,13 @@ def summed(method: Method, model: Model, how: How, broadcast: Broadcast, rows: R
     return states, up, Sums(*rules.sum_over(messages, rows.here, rows.weights), loss, active, count)
 
 
-def concluded(method: Method, server: Any, broadcast: Broadcast, sums: Sums) -> tuple[tuple[Any, Broadcast], Trace]:
+def concluded(
+    method: Method, server: Any, broadcast: Broadcast, sums: Sums, spread: Any = jnp.nan
+) -> tuple[tuple[Any, Broadcast], Trace]:
     """The server's part of a round from sums alone, and the trace; its spread would need every agent's model."""
     after = method.server(server, jax.tree.map(lambda total: total / jnp.maximum(sums.weight, 1), sums.messages))
     loss, active = (total / jnp.maximum(sums.present, 1) for total in (sums.loss, sums.active))
-    return _unless_nobody(server, broadcast, after, True, loss, jnp.full((), jnp.nan), active, sums.present)
+    return _unless_nobody(server, broadcast, after, True, loss, jnp.asarray(spread), active, sums.present)
 
 
 def _unless_nobody(
@@ -121,6 +128,28 @@ def _turns(method: Method, model: Model, how: How, broadcast: Broadcast, rows: R
     all_turns = [turn(*own) for own in zip(rows.states, own_data, rows.keys, strict=True)]
     stacked = jax.tree.map(lambda *a: jnp.stack(a), *[rest for _, *rest in all_turns])
     return (tuple(state for state, *_ in all_turns), *stacked)
+
+
+def _split(
+    method: Method, model: Model, how: How, broadcast: Broadcast, rows: Rows
+) -> tuple[Any, Array, Array, Array, Sums]:
+    """States, bytes [rows], models [rows, d], spread [devices] and sums; devices meet once. The spread is the largest
+    of the rows of every device, so that the largest of all can wait until the last round is over."""
+
+    def part(rows: Rows, broadcast: Broadcast) -> tuple[Any, Array, Array, Array, Sums]:
+        states, messages, info = _turns(method, model, how._replace(devices=1), broadcast, rows)
+        up = jnp.broadcast_to(rules.message_bytes(jax.tree.map(lambda m: m[0], messages), info), rows.keys.shape)
+        (loss, active, models), count = rules.sum_over((info.loss, info.active, info.model), rows.here)
+        sums, models = total((Sums(*rules.sum_over(messages, rows.here, rows.weights), loss, active, count), models))
+        there = 1 if rows.here is None else rows.here
+        apart = jnp.linalg.norm(info.model - models / jnp.maximum(sums.present, 1), axis=-1) * there
+        states = states if rows.here is None else where_here(rows.here, states, rows.states)
+        return states, up, info.model, apart.max(keepdims=True), sums
+
+    parts: tuple[Any, Array, Array, Array, Sums] = split_rows(part, how.devices, (True, True, True, True, False))(
+        rows, broadcast
+    )
+    return parts
 
 
 def _in_groups(method: Method, model: Model, how: How, broadcast: Broadcast, rows: Rows) -> tuple[Any, Array, Sums]:

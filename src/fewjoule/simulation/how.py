@@ -47,6 +47,11 @@ class How(NamedTuple):
 
         return of_some if self.devices == 1 else split
 
+    def splits(self, method: Method) -> bool:
+        """Whether every device adds up the messages of its own agents, so that devices meet once in a round; where the
+        server needs each message they are gathered instead."""
+        return self.devices > 1 and method.combine == "mean" and method.learn is None
+
     def by_itself(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function; with `alone`, rounding as it does when it is compiled alone: the body of a loop is never merged
         with what stands around it. A loop of one turn would be taken apart, so it has two."""
@@ -69,7 +74,7 @@ def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: i
     most, devices = at_once(method, model, data, seeds), 1
     if seeds == 1:
         busy = busy_devices(rows * sum(turn_flops(method, model, data)))
-        devices = max((n for n in range(1, busy + 1) if rows % n == 0), default=1)
+        devices = min(range(1, busy + 1), key=lambda n: -(-rows // n))
     if rows <= most:
         return How(devices=devices)
     sums = method.combine == "mean" and method.learn is None and not keeps_models

@@ -20,7 +20,7 @@ from fewjoule.simulation import rules
 from fewjoule.simulation.cohort import Rows, one_round
 from fewjoule.simulation.how import How
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training.mesh import over_devices, spread
+from fewjoule.training.mesh import everywhere, over_devices, spread
 
 SEEDS = "seeds"
 """The axis that all seeds run along at once."""
@@ -83,15 +83,25 @@ def rounds_program(
             up, down = rules.probe_bytes(method, model, jax.tree.map(lambda p: p[0], probes))
             first_up, first_down = first_up + up, first_down + down
         server, broadcast = how.by_itself(method.init)(start, probes)
+        who, keys, everyone, rows_here = drawn.who, drawn.keys, (states, data, weights), None
+        fillers = -keys.shape[1] % how.devices if how.splits(method) else 0
+        if fillers:  # so that the devices divide the rows
+            keys = _with_fillers(keys.T, fillers).T
+            if who is None:
+                everyone, rows_here = _with_fillers(everyone, fillers), jnp.arange(keys.shape[1]) < len(ids)
+            else:
+                who = jnp.pad(who, ((0, 0), (0, fillers)), constant_values=len(ids))
+        states, all_data, all_weights = everyone
+        all_data = spread(all_data, how.devices if who is None and len(seeds) == 1 else 1)
 
         def round_of(carry: tuple[Any, ...], at: tuple[Any, ...]) -> tuple[Any, Any]:
             server, broadcast, states, paths = carry
             index, keys, who, held, slot = at
             placed = partial(_placed, who, len(ids))
-            here = None if who is None or present is not None else who < len(ids)
+            here = rows_here if who is None or (present is not None and not fillers) else who < len(ids)
             if how.apart and who is not None:  # nothing is gathered where shapes differ
                 here, who = placed(who < len(ids)), None
-            own_states, own_data, own_weights = _gathered((states, data, weights), who)
+            own_states, own_data, own_weights = _gathered((states, all_data, all_weights), who)
             rows, everybody = Rows(own_states, own_data, keys, own_weights, here, held), None
             if method.combine == "all" and who is not None:
                 everybody = lambda sent: placed((sent, who < len(ids)))  # noqa: E731
@@ -101,7 +111,8 @@ def rounds_program(
                 new_states = jax.tree.map(lambda old, new: old.at[who].set(new, mode="drop"), states, new_states)
                 size_bytes, models = placed(size_bytes), placed(models, jnp.nan)
             if paths is not None:
-                now = (rules.whole(method, model, out.broadcast.model, drawn.start), split.as_model(models))
+                own_models = None if models is None else models[: len(ids)]
+                now = (rules.whole(method, model, out.broadcast.model, drawn.start), split.as_model(own_models))
                 now = jax.tree.map(of_first_seed, now)
                 paths = jax.tree.map(lambda path, models: path.at[slot].set(models), paths, now)
             return (out.server, out.broadcast, new_states, paths), (out.trace, size_bytes, out.said)
@@ -110,11 +121,15 @@ def rounds_program(
         if kept is not None:
             slots = np.searchsorted(kept, np.arange(1, method.rounds + 1))  # rounds between write to the next one's
             paths = (jnp.zeros((len(kept) + 1, model.size)), jnp.zeros((len(kept) + 1, len(ids), model.size)))
-        held = None if drawn.who is None or method.codecs[2] is None else rules.holders(drawn.who)
-        rounds = (jnp.arange(method.rounds), drawn.keys, drawn.who, held, slots)
+        held = None if who is None or method.codecs[2] is None else rules.holders(who)
+        rounds = (jnp.arange(method.rounds), keys, who, held, slots)
         (server, broadcast, states, paths), (trace, size_bytes, said) = jax.lax.scan(
             round_of, (server, broadcast, states, paths), rounds
         )
+        states, size_bytes = jax.tree.map(lambda a: a[: len(ids)], states), tuple(b[:, : len(ids)] for b in size_bytes)
+        if how.splits(method):
+            each_device = everywhere(trace.spread, how.devices)  # a maximum over devices would lose NaN
+            trace = trace._replace(spread=each_device.max(-1))
         meta = broadcast.model if method.final is None else method.final(server)
         personal = None
         if method.personal is not None:
@@ -142,7 +157,9 @@ def rounds_program(
 
     if len(seeds) == 1:  # an axis of one would cost a fifth of the speed
         first = partial(jax.tree.map, lambda a: a[0])
-        own = spread(first(data) if per_seed else data, how.devices if drawn.who is None else 1)
+        own = first(data) if per_seed else data
+        if drawn.who is None:
+            own = (everywhere if len(ids) % how.devices else spread)(own, how.devices)
         out, paths = one_seed(seeds[0], first(drawn), own, first(models))
         out = jax.tree.map(lambda a: a[None], out)
     elif how.alone:
@@ -164,6 +181,11 @@ def rounds_program(
 def _gathered(tree: Any, who: Array | None) -> Any:
     """The rows of those who take part, from those of all agents."""
     return tree if who is None else jax.tree.map(lambda a: a.at[who].get(mode="clip"), tree)
+
+
+def _with_fillers(tree: Any, fillers: int) -> Any:
+    """Rows, and the last one so many times more."""
+    return jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[-1:], fillers, 0)]), tree)
 
 
 def _placed(who: Array, agents: int, tree: Any, absent: float = 0) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -55,6 +56,25 @@ def over_devices(
     return run
 
 
+def split_rows(function: Callable[..., Any], devices: int, out: Sequence[bool]) -> Callable[..., Any]:
+    """The function of (rows, whole) on several devices at once, each with its part of the rows and all of the whole.
+
+    The devices must divide the rows. What it gives is rowwise or, where `out` says so not, the same on every device:
+    made by `total`, which is where they meet.
+    """
+    rowwise, whole = Spec(AXIS), Spec()  # type: ignore[no-untyped-call]
+    outs = tuple(rowwise if each else whole for each in out)
+    return jax.shard_map(
+        function, mesh=_mesh(devices), in_specs=(rowwise, whole), out_specs=outs, check_vma=False
+    )  # fmt: skip
+
+
+def total(tree: Any) -> Any:
+    """Inside `split_rows`: sums over the devices, of all arrays in one message: a meeting costs more than its bytes."""
+    flat, unravel = jax.flatten_util.ravel_pytree(tree)
+    return unravel(jax.lax.psum(flat, AXIS))  # type: ignore[no-untyped-call]
+
+
 def busy_devices(flops: int) -> int:
     """How many devices so much work is worth."""
     return max(1, min(jax.local_device_count(), flops // SPLIT_FLOPS))
@@ -78,11 +98,17 @@ def in_groups(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
 
 def spread(tree: Any, devices: int) -> Any:
     """Inside a program: arrays whose rows lie on so many devices, so that they are not sent anew in every round."""
-    if devices == 1:
-        return tree
-    rowwise = NamedSharding(_mesh(devices), Spec(AXIS))  # type: ignore[no-untyped-call]
-    placed = jax.tree.map(lambda _: rowwise, tree)
-    return jax.lax.with_sharding_constraint(tree, placed)  # type: ignore[no-untyped-call]
+    return tree if devices == 1 else _lying(tree, devices, Spec(AXIS))  # type: ignore[no-untyped-call]
+
+
+def everywhere(tree: Any, devices: int) -> Any:
+    """Inside a program: arrays that each of so many devices has whole."""
+    return tree if devices == 1 else _lying(tree, devices, Spec())  # type: ignore[no-untyped-call]
+
+
+def _lying(tree: Any, devices: int, how: Spec) -> Any:
+    where = NamedSharding(_mesh(devices), how)
+    return jax.lax.with_sharding_constraint(tree, jax.tree.map(lambda _: where, tree))  # type: ignore[no-untyped-call]
 
 
 def _mesh(devices: int) -> Mesh:
