@@ -131,7 +131,7 @@ def test_trial_27_page_and_terminal_say_what_a_start_is_worth(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_folder(tmp_path / "run", methods={"average": METHODS["average"]})
-    remark = "no better than a constant: loss 9 after 10 fine-tuning steps on the agents' samples, 8 without any model"
+    remark = "no better than a constant: loss 9 after 10 steps on the agents' samples; without any model it is 8"
     change_summary(folder, lambda s: s["methods"]["average"].update(remarks=[remark]))
     show_summary(folder)
     assert f"average is {remark}" in " ".join(capsys.readouterr().out.split())

@@ -94,6 +94,7 @@ class MethodSummary(_Part):
     method: str
     settings: dict[str, Any] = {}
     rounds: int
+    sent: str = ""  # what the agents send, in words; empty in the folders of older versions
     ceiling: bool = False  # trained on the new tasks' own family: nobody can have it, so it wins nothing
     diverged: list[int] = []
     quality: dict[int, Quality]

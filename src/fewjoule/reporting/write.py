@@ -93,7 +93,8 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
         **radio.of_page(facts, summary),
     }
     links = radio.links_of(summary) if known else {}
-    rows = [(radio.NAMES.get(name, name), radio.answers_on(facts, methods, link)) for name, link in links.items()]
+    rows = [(n, radio.NAMES.get(n, n), radio.answers_on(facts, methods, link)) for n, link in links.items()]
+    best = on_frontier(facts)
     return (
         templates(autoescape=True)
         .get_template("page.html")
@@ -104,8 +105,9 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
             facts=facts,
             scored=scored,
             controlled=any(f.is_control and f.summary.method != "random" for f in scored),
-            best=on_frontier(facts),
-            answers=found,
+            best=best,
+            stairs=sum(f.name in best and f.joules() > 0 for f in facts),
+            shown=cards.shown(methods),
             cards=cards,
             sentence=cards.sentence(where, summary, methods, named) if methods else "",
             radios=rows,
