@@ -29,8 +29,7 @@ WIDTH = 80
 UNITS = {"joules": "J", "seconds": "s", "bits": "bit", "flops": "FLOP"}
 CHOOSING = "choosing the number of steps"
 """The end of a source of joules that were spent before the adaptation itself."""
-SEE_UNITS = {"joules": "J", "seconds": "s", "bits": "bit", "flops": "FLOP"}
-CHOOSING = "compare other methods and starts, see docs/choosing-a-method.md"
+SEE_CHOOSING = "compare other methods and starts, see docs/choosing-a-method.md"
 
 
 def say(text: str = "") -> None:

@@ -24,7 +24,7 @@ from fewjoule.tasks.format import DataFormat
 from fewjoule.tasks.held_out import hold_out
 from fewjoule.tasks.samples import Agents, Samples, Tasks, for_seeds
 
-CONTROLS = ("average", "local", "random")
+BASELINES = ("average", "local", "random")
 """Stand beside the method wherever new tasks judge it."""
 
 
@@ -160,15 +160,15 @@ def own_study(
     tables: dict[str, Any], *, folder: Path, method: str, settings: dict[str, Any], seed: int, where: str,
     one_architecture: bool = True,
 ) -> Study:  # fmt: skip
-    """A study of one method over own agents, with the controls that every comparison needs where new tasks judge.
+    """A study of one method over own agents, with the baselines that every comparison needs, if there are new tasks.
 
     `tables` are the study's family, model, local, energy and evaluation; `where` names them in errors.
     """
     name = folder.resolve().name
     entries = [{"name": method, "label": method, "method": method, **settings}]
     if tables["family"].get("new_tasks"):
-        controls = CONTROLS if one_architecture else CONTROLS[-1:]  # nothing else takes models that differ
-        entries += [{"name": control, "label": control, "method": control} for control in controls if control != method]
+        baselines = BASELINES if one_architecture else BASELINES[-1:]  # nothing else takes models that differ
+        entries += [{"name": each, "label": each, "method": each} for each in baselines if each != method]
     table = {
         "name": re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("_.-")[:60] or "agents",
         "title": f"Own agents: {name}",
