@@ -211,7 +211,7 @@ def card_of(folder: RunFolder, card: Card) -> list[str]:
 
 
 def test_the_page_opens_with_the_run_s_own_numbers(desk: Opened, regression: Path) -> None:
-    check(desk, regression, "the run’s link “paper”", LINKS["paper"])
+    check(desk, regression, "the paper’s link", LINKS["paper"])
 
 
 def test_script_and_python_draw_the_same_picture(browser: Any, desk: Opened, regression: Path) -> None:
@@ -237,7 +237,7 @@ def test_script_and_python_draw_the_same_picture(browser: Any, desk: Opened, reg
 def test_trial_1_everything_follows_a_preset(desk: Opened, regression: Path, name: str) -> None:
     desk.page.select_option("#link", name)
     title = desk.page.evaluate("document.querySelector('#link').selectedOptions[0].textContent")
-    where = "the run’s link “paper”" if name == "paper" else title
+    where = title.removesuffix(" – this run")
     check(desk, regression, where, LINKS[name])
 
 
@@ -282,9 +282,9 @@ def test_trial_1_everything_follows_each_slider(desk: Opened, regression: Path, 
 def test_trial_2_the_budget_leaves_out_what_costs_more(desk: Opened, regression: Path) -> None:
     for budget in (100.0, 1e-6):
         desk.page.fill("#budget", str(budget))
-        check(desk, regression, "the run’s link “paper”", LINKS["paper"], budget)
+        check(desk, regression, "the paper’s link", LINKS["paper"], budget)
     desk.page.fill("#budget", "")
-    check(desk, regression, "the run’s link “paper”", LINKS["paper"])
+    check(desk, regression, "the paper’s link", LINKS["paper"])
 
 
 def test_the_address_holds_the_view_and_brings_it_back(browser: Any, desk: Opened, regression: Path) -> None:
@@ -300,7 +300,7 @@ def test_the_address_holds_the_view_and_brings_it_back(browser: Any, desk: Opene
     assert again.page.input_value("#spreading_factor") == "9"
     again.page.click("#reset")
     assert again.page.evaluate("location.hash") == ""
-    check(again, regression, "the run’s link “paper”", LINKS["paper"])
+    check(again, regression, "the paper’s link", LINKS["paper"])
     again.context.close()
 
 
@@ -310,7 +310,7 @@ def test_the_address_holds_the_view_and_brings_it_back(browser: Any, desk: Opene
 def test_a_wrong_address_is_left_alone(browser: Any, regression: Path, at: str) -> None:
     odd = Opened(browser, regression, SCREENS["desk"], at=at)
     preset = "lora-sf7" if "lora" in at else "paper"
-    check(odd, regression, "LoRa SF7" if "lora" in at else "the run’s link “paper”", LINKS[preset])
+    check(odd, regression, "LoRa SF7" if "lora" in at else "the paper’s link", LINKS[preset])
     odd.context.close()
 
 

@@ -89,7 +89,7 @@ def sentences(page: str, css: str) -> list[str]:
 def test_the_sentence_answers_and_what_diverged_is_named(regression: Path) -> None:
     page = (regression / "report.html").read_text(encoding="utf-8")
     said = " ".join(re.findall(r'id="answer">(.*?)</p>', page, re.S)[0].split())
-    assert said.startswith("On the run’s link “paper”, Answers (20 of 6 bits) gives loss ")
+    assert said.startswith("On the paper’s link, Answers (20 of 6 bits) gives loss ")
     assert "Meta-Backward gives loss" in said
     assert any("linear radius diverged on every seed (0 and 1)" in line for line in sentences(page, "note"))
 

@@ -52,8 +52,8 @@ def plan(
         fits = [] if joules is None else ["yes" if row["fits"] else "no"]
         sent, time = bytes_text(row["uplink_bits"]), seconds_text(row["radio_seconds"])
         shown.append([row["method"], row["rounds"], sent, *amounts, time, *fits])
-    parts = ("sending", "receiving") if device is None else ("radio", "computing")
-    table(("method", "rounds", "sent", *parts, "total", "on air", *(() if joules is None else ("fits",))), shown)
+    names = ("sending", "receiving") if device is None else ("radio", "computing")
+    table(("method", "rounds", "sent", *names, "total", "on air", *(() if joules is None else ("fits",))), shown)
     for line in [found.advice, *notes]:
         say_wrapped(line)
 

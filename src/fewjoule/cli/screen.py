@@ -16,10 +16,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from fewjoule.energy import knows_receiving
 from fewjoule.energy import link as named_link
-from fewjoule.energy.ledger import TRAINING, Phase
+from fewjoule.energy.ledger import TRAINING
 from fewjoule.energy.show import digits, si_text
 from fewjoule.reporting import cards
-from fewjoule.reporting.facts import digest
+from fewjoule.reporting.facts import digest, score_text
 from fewjoule.reporting.run_folder import MethodSummary, RunFolder, Spread, Summary
 
 LABEL = 26
@@ -116,17 +116,22 @@ def show_summary(folder: Path) -> None:
     kinds = {kind for method in summary.methods.values() for kind in method.energy.get("computation", {})}
     served = any("server" in method.energy for method in summary.methods.values())
 
-    def joules(method: MethodSummary, *phases: Phase) -> str:
-        return si_text(sum(a.joules for phase in phases for a in method.energy.get(phase, {}).values()), "J")
+    def joules(method: MethodSummary, *phases: str) -> str:
+        spent = (kinds for phase, kinds in method.energy.items() if phase in phases)
+        return si_text(sum(amount.joules for kinds in spent for amount in kinds.values()), "J")
 
-    columns: dict[str, tuple[Phase, ...]] = {"joules": TRAINING, "uplink": ("uplink",), "computation": ("computation",)}
+    columns = {"joules": TRAINING, "uplink": ("uplink",), "computation": ("computation",)}
     columns |= {"server": ("server",)} if served else {}
+
+    def shown(score: float) -> str:
+        return score_text(summary, score) if summary.tasks else digits(score)  # without tasks it is a loss
+
     rows = []
     for name, score in sorted(scores.items(), key=lambda s: (s[1] is None, sign * (s[1] or 0.0))):
         method = summary.methods[name]
         lost = len(method.diverged)
         gone = f" ({lost} of {len(summary.seeds)} diverged)" if lost and score is not None else ""
-        quality = summary.no_score(name, at) if score is None else digits(score)
+        quality = summary.no_score(name, at) if score is None else shown(score)
         label = _short_label(method.label, LABEL - len(gone)) + gone
         rows.append((label, quality, *[joules(method, *phases) for phases in columns.values()]))
     say(f"{summary.title}: {headline}")

@@ -20,8 +20,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fewjoule.energy.show import bytes_text, digits
-from fewjoule.reporting.facts import Facts, error_of
+from fewjoule.energy.show import bytes_text
+from fewjoule.reporting.facts import Facts, error_of, score_text
 from fewjoule.reporting.run_folder import MethodSummary, Summary
 from fewjoule.reporting.wording import joules_text, listing, times_text
 
@@ -165,7 +165,7 @@ def _as_cheap(chosen: Contender | None, methods: Sequence[Contender]) -> list[Co
 
 def quality_words(summary: Summary, error: float) -> str:
     """`loss 0.359` or `accuracy 91.2 %`."""
-    return f"loss {digits(error)}" if summary.metric == "loss" else f"accuracy {100 * (1 - error):.1f} %"
+    return f"{summary.metric} {score_text(summary, error if summary.metric == 'loss' else 1 - error)}"
 
 
 def interval_words(summary: Summary, method: Contender) -> str:

@@ -14,7 +14,7 @@ from fewjoule.files import write_atomically
 from fewjoule.reporting import cards, radio, scatter, unseen
 from fewjoule.reporting.charts import LAYOUTS, captions, charts
 from fewjoule.reporting.colours import DARK, FAMILIES, LIGHT, as_css
-from fewjoule.reporting.facts import Facts, all_sources, digest, finished, on_frontier, references
+from fewjoule.reporting.facts import Facts, all_sources, digest, finished, on_frontier, references, score_text
 from fewjoule.reporting.figures import as_png, on_white
 from fewjoule.reporting.predictions import Predictions
 from fewjoule.reporting.run_folder import RunFolder
@@ -59,7 +59,7 @@ def draw(run: RunFolder, facts: list[Facts]) -> Drawn:
     """Every chart in every layout."""
     summary, words = run.summary, captions(run.summary)
     said = "; ".join(f"{f.label}: {f.quality_text} for {joules_text(f.joules())}" for f in finished(facts))
-    title = f"{summary.metric.capitalize()} against joules on the run’s link “{summary.link.name}”. {said}"
+    title = f"{summary.metric.capitalize()} against joules on {radio.title_of(summary)}. {said}"
     drawn: Drawn = {}
     if finished(facts):
         drawn["quality"] = {layout: scatter.scatter(summary, facts, layout, title) for layout in scatter.LAYOUTS}
@@ -77,7 +77,7 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
     shown = None if predictions is None else unseen.of_page(predictions)
     found = cards.answers(methods)
     looked_at = _looked_at(found, reference, methods, shown)
-    where = f"the run’s link “{summary.link.name}”"
+    where = radio.title_of(summary)
     named = None if reference is None else reference.name
     data = {
         "metric": summary.metric,
@@ -110,6 +110,8 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
             shown=cards.shown(methods),
             cards=cards,
             sentence=cards.sentence(where, summary, methods, named) if methods else "",
+            where=where,
+            as_score=lambda value: score_text(summary, value),
             radios=rows,
             known=known,
             extreme="lowest" if summary.better == "lower" else "highest",
@@ -125,6 +127,7 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
             folded=[name for name in drawn if name not in (*MAIN, "quality")],
             unseen=shown,
             looked=looked_at,
+            score=lambda name: unseen.score_words(shown or {}, name),
             panel=lambda name, words: unseen.curves(shown or {}, name, words),
             data=data,
             light=as_css(LIGHT),

@@ -31,8 +31,7 @@ function valueText(control, value) {
   return control.unit ? si(value, control.unit) : String(value);
 }
 function where() {
-  if (isRun()) return `the run’s link “${page.run}”`;
-  const { title, kind } = page.links[state.link];
+  const { title, kind } = page.links[state.link] ?? { title: state.link };
   if (!Object.keys(state.changes).length) return title;
   const link = linkNow();
   const said = controlsNow().filter((c) => c.key in state.changes || c.key === "spreading_factor");
@@ -64,6 +63,7 @@ function refresh() {
   all("svg[data-chart=energy]").forEach((svg) => drawShares(svg, spent));
   if (link && $("#air")) setText($("#air"), LINKS[link.kind](link).words + (link.receives ? "; receiving counts too" : "; receiving is not charged"));
   else setText($("#air"), "");
+  if ($("#reset")) $("#reset").hidden = isRun() && state.budget === Infinity;
   if (page.unseen) follow(found);
   announce(found);
 }
@@ -227,5 +227,9 @@ if (page.unseen) {
 }
 
 all(".controls").forEach((box) => { box.hidden = false; });
-if (form) { readAddress(); showState(); }
+if (form) {
+  $("#fine").open = innerWidth >= 700; // on a phone the numbers are folded away
+  readAddress();
+  showState();
+}
 document.documentElement.dataset.ready = "yes";
