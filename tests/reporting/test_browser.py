@@ -128,7 +128,9 @@ def opened(browser: Any, regression: Path) -> Iterator[Opened]:
 
 @pytest.fixture
 def desk(opened: Opened) -> Opened:
-    opened.page.click("#reset")
+    if opened.page.is_visible("#reset"):
+        opened.page.click("#reset")
+    assert not opened.page.is_visible("#reset")  # there is nothing to go back from
     return opened
 
 
@@ -379,6 +381,7 @@ def test_without_a_script_everything_is_there(browser: Any, regression: Path) ->
 
 def test_everything_is_reached_by_keyboard(desk: Opened) -> None:
     page = desk.page
+    page.fill("#budget", "100")  # so that there is something to go back from
     page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
     reached = []
     for _ in range(20):

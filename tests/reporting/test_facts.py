@@ -171,5 +171,5 @@ def test_a_run_that_nothing_judged_shows_the_agents_losses(tmp_path: Path, capsy
     assert "agents' loss after 10 steps" in said
     assert "0.25" in said
     assert "diverged" not in said
-    with pytest.raises(InputError, match="has no new tasks that judge its methods"):
+    with pytest.raises(InputError, match="has no new tasks to compare its methods on"):
         write_report(folder)

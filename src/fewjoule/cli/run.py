@@ -79,7 +79,7 @@ def run(
     run_shown(prepared, folder, team=team)
     show_summary(folder)
     if prepared.tasks is None:
-        print(f"run folder: {folder}; no page, since the study names no new tasks to judge by (family.new_tasks)")
+        print(f"run folder: {folder}; no page, since the study names no new tasks (family.new_tasks)")
     else:
         show_answers(folder)
 

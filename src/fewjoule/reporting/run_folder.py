@@ -166,7 +166,7 @@ class Summary(_Part):
         """Why the score is None."""
         at, runs = self.methods[method].quality.get(steps), len(self.seeds) - len(self.methods[method].diverged)
         if at is None:
-            return "diverged" if runs == 0 else "not judged"
+            return "diverged" if runs == 0 else "not tested"
         return f"infinite: {at.overflowed} of {runs * self.tasks} overflowed"
 
     def to_json(self) -> str:

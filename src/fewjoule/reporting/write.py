@@ -33,7 +33,9 @@ def write(folder: Path) -> Path:
     """Everything is made before anything is written, so that an error leaves the folder as it was."""
     run = RunFolder.read(folder)
     if not run.summary.tasks:
-        raise InputError(f"{folder} has no new tasks that judge its methods; name some in the study (new_tasks).")
+        raise InputError(
+            f"{folder} has no new tasks to compare its methods on; name some in the study (family.new_tasks)."
+        )
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} cannot be written to; copy the run folder to where you may write.")
     if (folder / "figures").exists() and not (folder / "figures").is_dir():

@@ -25,7 +25,7 @@ from fewjoule.tasks.held_out import hold_out
 from fewjoule.tasks.samples import Agents, Samples, Tasks, for_seeds
 
 BASELINES = ("average", "local", "random")
-"""Stand beside the method wherever new tasks judge it."""
+"""Methods that every other one is compared with, where there are new tasks."""
 
 
 class OwnAgents(NamedTuple):
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
     tasks: Tasks | None  # None where nothing is judged
     data: str
     own: OwnAgents | None = None
-    tests: Samples | None = None  # [seeds, agents, n, ...] that agents are judged on themselves
+    tests: Samples | None = None  # [seeds, agents, n, ...] that agents are tested on themselves
 
 
 def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
