@@ -376,6 +376,10 @@ def test_without_a_script_everything_is_there(browser: Any, regression: Path) ->
     assert page.locator(".controls:visible").count() == 0
     assert page.locator(".radios tbody tr").count() == len(LINKS)
     assert page.inner_text("[data-card~=value] [data-part=joules]").endswith("J")
+    scores = "[...document.querySelectorAll('.look [data-part=score]')].map((score) => score.textContent)"
+    scripted = Opened(browser, regression, SCREENS["desk"])
+    assert page.evaluate(scores) == scripted.page.evaluate(scores)
+    scripted.context.close()
     still.context.close()
 
 

@@ -11,10 +11,10 @@ from rich.text import Text
 
 
 class _TimeLeft(TimeRemainingColumn):
-    """The time that a stage still takes; nothing once it is done."""
+    """The time that a stage still takes; nothing once it is done, or while nobody knows."""
 
     def render(self, task: Task) -> Text:
-        return Text("left ") + super().render(task) if task.remaining else Text()
+        return Text("left ") + super().render(task) if task.time_remaining else Text()
 
 
 class Progress:

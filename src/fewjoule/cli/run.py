@@ -54,7 +54,7 @@ def run(
     team = ALONE if placed is None else meet(*placed)  # before JAX computes, which building a study may do
     if resume is not None:
         if out or seeds or settings or quick or full or data_dir:
-            raise InputError("--resume goes on with the study in its folder; leave the other options out.")
+            raise InputError("--resume continues the study in its folder; leave the other options out.")
         chosen = stopped_study(Path(resume), study)
     elif study is None:
         raise InputError("name a study: fewjoule run sinusoid, fewjoule run mnist, or fewjoule run FILE.toml.")
@@ -107,7 +107,7 @@ def run_shown(prepared: Prepared, folder: Path, *, kept: bool = True, team: Team
     except KeyboardInterrupt:
         shown.stop()
         if kept:
-            print(f"stopped; go on with: fewjoule run --resume {folder}", file=sys.stderr)
+            print(f"stopped; continue with: fewjoule run --resume {folder}", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         shown.stop()
