@@ -173,7 +173,7 @@ def check(desk: Opened, regression: Path, where: str, chosen: Link, budget: floa
     for name, label, cost in presets:
         on = [m._replace(joules=charged(m.name, LINKS[name])) for m in methods]
         best = answers(on, budget)["value"].chosen
-        assert [label, cost] == ([NOBODY, ""] if best is None else [best.label, joules_text(best.joules)]), name
+        assert [label, cost] == ([NOBODY, ""] if best is None else [best.short, joules_text(best.joules)]), name
     within = f" for at most {joules_text(budget)}" if budget < math.inf else ""
     assert desk.page.text_content(".radios caption") == f"Best value on each preset link{within}"
     steps = [f for f in frontier((m.name, m.joules, m.error) for m in methods) if joules[f] and f != "invented"]

@@ -87,7 +87,7 @@ function showPresets() {
     const on = page.methods.map((m) => [m.name, trainingJoules(spentOn(m, page.links[row.dataset.link]))]);
     const joules = Object.fromEntries(on);
     const { chosen } = answers(page.contenders.map((m) => ({ ...m, joules: joules[m.name] })), state.budget).value;
-    setText(row.querySelector("[data-part=label]"), chosen ? chosen.label : "nothing fits");
+    setText(row.querySelector("[data-part=label]"), chosen ? chosen.short : "nothing fits");
     setText(row.querySelector("[data-part=joules]"), chosen ? si(chosen.joules, "J") : "");
   }
 }
