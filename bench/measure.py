@@ -162,7 +162,7 @@ def _readme(found: Numbers) -> str:
         f"{less(paper, match)} energy and {loss(better)} it at {less(paper, better)}.",
         "- **Answers beat weights.** Agents that send 20 answers of their models instead of the weights reach "
         f"{loss(asked)} Meta-Backward's loss at {less(paper, asked)} energy. The server does the rest on mains power, "
-        f"which is counted separately. A control, in which the server hears from nobody and makes its tasks up, has "
+        f"which is counted separately. A control that hears from no agent, with tasks that the server makes up, has "
         f"{loss(_of(sinusoid, 'invented'))} Meta-Backward's loss.",
         f"- On MNIST `lean` has {accuracy(close)} accuracy at {less(digits, close)} energy and {accuracy(closer)} at "
         f"{less(digits, closer)}; `answers` has {accuracy(said)} at {less(digits, said)}.",

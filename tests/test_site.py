@@ -80,5 +80,5 @@ def test_the_site_builds_strictly(tmp_path, studies):
     for study in studies:
         live = (tmp_path / "site/gallery" / f"{study}.html").read_text("utf-8")
         assert live == (tmp_path / "docs/gallery" / f"{study}.html").read_text("utf-8")
-        assert 'data-card="value"' in live
+        assert 'data-part="title"' in live
     assert "https://" not in re.sub(r'href="https://[^"]*"', "", (tmp_path / "site/index.html").read_text("utf-8"))

@@ -16,7 +16,7 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1] / "docs"
 STUDIES = ("sinusoid", "mnist")
 """Shipped studies whose data comes with the package."""
-SIZE = "1200,1215"
+SIZE = "1200,1145"
 """Pixels of a picture: the page down to the predictions."""
 
 

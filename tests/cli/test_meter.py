@@ -69,7 +69,7 @@ def test_train_measures_the_joules_of_the_counter(place, trained):
     assert {key for key in amounts if key[1] != "analytic"} == {(phase, "measured") for phase in MEASURED}
     for phase, share in MEASURED.items():
         assert amounts[phase, "measured"]["joules"] == pytest.approx(share * JOULES_A_RUN)
-    assert "arithmetic: measured by powercap package-0." in trained
+    assert "energy: measured by powercap package-0." in trained
 
 
 def test_trial_7_who_uses_one_agents_model_pays_for_that_one_alone(place, trained):

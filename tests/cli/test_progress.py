@@ -41,13 +41,14 @@ def test_a_finished_bar_has_no_time_left(monkeypatch):
     assert "left" not in last
 
 
-def test_ctrl_c_is_raised_again_where_it_was_swallowed_and_given_back_at_the_end():
+def test_ctrl_c_is_raised_again_where_it_was_swallowed_and_given_back_at_the_end(capsys):
     before, progress = signal.getsignal(signal.SIGINT), Progress()
     progress.stage("one", 1)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         progress.advance(1)
-    progress.finish()
+    progress.stop()
+    assert capsys.readouterr().out.startswith("one: stopped after 0.")  # it was not done
     assert signal.getsignal(signal.SIGINT) is before
     progress.finish()

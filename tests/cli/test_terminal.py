@@ -3,18 +3,22 @@
 import io
 import json
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fewjoule._version import __version__
-from fewjoule.cli import app
+from fewjoule.cli import app, show_warnings_once
 from fewjoule.cli.progress import Progress
+from fewjoule.cli.run import read_seeds
 from fewjoule.cli.screen import show_answers, show_summary
 from fewjoule.energy import Ledger
 from fewjoule.energy.ledger import TRAINING
+from fewjoule.errors import InputError
 from fewjoule.reporting import write_report
+from fewjoule.reporting.wording import joules_text
 from tests.reporting.run_folders import METHODS, make_folder
 
 
@@ -30,14 +34,20 @@ def test_trial_24_a_run_ends_with_the_page_s_answers_in_80_columns(
     show_answers(folder)
     said = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in said[:-1])
-    *_, cheapest, value, quality, place = said
+    *_, place = said
     assert place == f"report: {folder / 'report.html'}"
     page = write_report(folder).read_text(encoding="utf-8")
-    for line, key in ((cheapest, "cheapest"), (value, "value"), (quality, "quality")):
-        card = page[page.index(f'data-card="{key}"') :]
-        parts = [re.search(rf'data-part="{part}">(.*?)<', card) for part in ("label", "quality", "joules")]
-        words = [part[1] for part in parts if part]
-        assert line.split(":", 1)[1].strip().startswith(", ".join(words))
+    cards = re.findall(r'<article class="card".*?</article>', page, re.DOTALL)
+    assert 1 <= len(cards) <= 3
+    said = said[said.index("") + 1 : -1]
+    for card in cards:
+        title, *words = (
+            re.search(rf'data-part="{part}">(.*?)<', card)[1] for part in ("title", "label", "quality", "joules")
+        )
+        heading, answer = said.pop(0).split(":", 1)
+        assert heading == title
+        assert (answer or said.pop(0)).strip().startswith(", ".join(words))
+    assert said == []
 
 
 def test_trial_24_a_server_s_column_fits_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,8 +77,7 @@ def test_the_terminal_s_joules_are_the_ledger_s(folder: Path, capsys: pytest.Cap
     show_summary(folder)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  MAML")]
     ledger = Ledger.from_csv(folder / "energy.csv")
-    whole = sum(float(cell) for cell in line.split()[-2:])
-    assert whole == pytest.approx(ledger.total(method="maml", phase=TRAINING, mix_kinds=True) / 3, rel=1e-3)
+    assert joules_text(ledger.total(method="maml", phase=TRAINING, mix_kinds=True) / 3) in line
     assert METHODS["maml"][0] == line.split()[0]
 
 
@@ -79,6 +88,29 @@ def test_trial_24_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         app(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"fewjoule {__version__}\n"
+
+
+def test_a_warning_is_one_line_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("warnings.showwarning", warnings.showwarning)  # put back afterwards
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        show_warnings_once()
+        for _ in range(2):
+            warnings.warn("dropout is left out: 0.3 in drop.", UserWarning, stacklevel=2)
+    assert capsys.readouterr().err == "fewjoule: warning: dropout is left out: 0.3 in drop.\n"
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("2", [0, 1]), ("0,3,7", [0, 3, 7]), ("3,", [3]), ("0,", [0])])
+def test_seeds_are_a_number_or_a_list(text: str, seeds: list[int]) -> None:
+    assert read_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", ",", "a", "1,,2", "0", "1.5"])
+def test_wrong_seeds_are_explained(text: str) -> None:
+    with pytest.raises(InputError, match="--seeds"):
+        read_seeds(text)
 
 
 class Terminal(io.StringIO):

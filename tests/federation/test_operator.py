@@ -123,7 +123,10 @@ def test_a_job_that_a_restarted_server_does_not_know_is_started_again(bench: Ben
 
 @pytest.mark.parametrize(
     ("reason", "words"),
-    [("asked by the operator", "asked to stop; go on with"), ("it broke", "the run stopped: it broke; go on with")],
+    [
+        ("asked by the operator", "asked to stop; continue with"),
+        ("it broke", "the run stopped: it broke; continue with"),
+    ],
 )
 def test_a_run_that_stopped_ends_with_the_cure(bench: Bench, study: Study, reason: str, words: str) -> None:
     server = Scripted(bench)

@@ -249,7 +249,7 @@ def test_stop_status_and_resume(real: Real, undisturbed: np.ndarray) -> None:
     assert "running: run 1/1  round" in status
     folder = str(real.folder / "stopped")
     subprocess.run([*FEWJOULE, "stop", folder, "--kit", kit], check=True)
-    with pytest.raises(InputError, match="asked to stop; go on with: fewjoule federation resume"):
+    with pytest.raises(InputError, match="asked to stop; continue with: fewjoule federation resume"):
         running.result()
     done = subprocess.run([*FEWJOULE, "resume", folder, "--kit", kit], capture_output=True, text=True, check=True)
     assert "run folder" in done.stdout

@@ -127,6 +127,17 @@ def test_an_own_loss_sees_samples_one_by_one_so_padding_never_counts(own_code):
     assert float(model.loss(jnp.asarray([0.0, 3.0]), first)) == pytest.approx(2.5)
 
 
+def test_class_targets_under_an_own_regression_loss_are_refused():
+    def gap(outputs, targets):
+        return jnp.abs(outputs[:, 0] - targets.reshape(-1))
+
+    model = fj.Model(lambda key: jnp.ones((1, 1)), lambda w, x: x @ w, loss=gap)
+    with pytest.raises(fj.InputError, match=r"class 7, but .* at most 2 classes apart.*make the targets real numbers"):
+        fj.train_locally(model, fj.make_agents([(np.ones((2, 1)), np.array([0, 7]))]))
+    fj.train_locally(model, fj.make_agents([(np.ones((2, 1)), np.array([0, 1]))]), max_steps=1)  # one logit for two
+    fj.train_locally(model, fj.make_agents([(np.ones((2, 1)), np.array([0.0, 7.0]))]), max_steps=1)
+
+
 def raising(outputs, targets):
     raise KeyError("my loss broke")
 

@@ -189,6 +189,7 @@ def _summary(
         "method": row[1],
         "settings": {"rounds": row[2]},
         "rounds": row[2],
+        "sent": f"each agent sends its weights {row[2] + 1} times" if row[2] else "each agent sends its weights once",
         "diverged": [] if name in scores else list(range(seeds)),
         "quality": quality,
         "share_best": float((best == list(scores).index(name)).mean()) if name in scores else 0.0,

@@ -8,10 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fewjoule.energy import LINKS, Ledger, charge_radio
-from fewjoule.reporting.cards import NOBODY, Contender, answers, contenders, lines, note_words, sensible, sentence
+from fewjoule.reporting.cards import (
+    NOBODY_FINISHED,
+    NOT_SENSIBLE,
+    Card,
+    Contender,
+    answers,
+    contenders,
+    lines,
+    note_words,
+    sensible,
+    sentence,
+    shown,
+)
 from fewjoule.reporting.facts import digest, on_frontier
 from fewjoule.reporting.radio import answers_on, joules_on
-from fewjoule.reporting.run_folder import RunFolder
+from fewjoule.reporting.run_folder import RunFolder, Summary
 from tests.reporting.run_folders import AGENTS, METHODS, bits_of, make_folder
 
 
@@ -27,6 +39,11 @@ RANDOM = method("random", 10.0, 0.0, 1.1)
 
 def chosen(methods: list[Contender], budget: float = math.inf) -> list[str | None]:
     return [answer.chosen and answer.chosen.name for answer in answers(methods, budget).values()]
+
+
+def note(summary: Summary, methods: list[Contender], key: str) -> str:
+    """The small letters of the card that holds this answer."""
+    return note_words(summary, next(card for card in shown(methods) if key in card.keys))
 
 
 def test_sensible_is_half_of_the_way_on_a_logarithmic_scale() -> None:
@@ -70,11 +87,10 @@ def test_a_control_wins_only_where_nothing_beats_it() -> None:
 
 def test_a_control_is_called_one(regression: Path) -> None:
     summary = RunFolder.read(regression).summary
-    found = answers([RANDOM, method("control", 0.3, 0.0), method("worse", 0.4, 1.0)])
-    alone = note_words(summary, found["cheapest"])
+    alone = note(summary, [RANDOM, method("control", 0.3, 0.0), method("worse", 0.4, 1.0)], "cheapest")
     assert alone == "a control: it learns from no agent; too few seeds for an interval"
-    found = answers([RANDOM, method("control", 0.3, 0.0, 1.1), method("same", 0.28, 1.0, 1.1)])
-    assert note_words(summary, found["value"]).endswith("; a tie with control (control, 0 J)")
+    methods = [RANDOM, method("control", 0.3, 0.0, 1.1), method("same", 0.28, 1.0, 1.1)]
+    assert note(summary, methods, "value").endswith("; a tie with control (control, 0 J)")
     facts = digest(RunFolder.read(regression))
     assert {f.name for f in facts if f.is_control} == {"random", "invented"}
     assert not {"random", "invented"} & set(on_frontier(facts))
@@ -85,7 +101,7 @@ def test_a_tie_is_called_a_tie_and_its_cheapest_is_named(regression: Path) -> No
     methods = [RANDOM, method("a", 0.10, 50, 1.2), method("b", 0.11, 5, 1.2), method("c", 0.12, 9, 1.2)]
     best = answers(methods)["quality"]
     assert best.chosen == methods[1]
-    assert note_words(summary, best) == "95 % interval 0.0833 to 0.120; a tie with b (5.00 J) and 1 other"
+    assert note(summary, methods, "quality") == "95 % interval 0.0833 to 0.120; a tie with b (5.00 J) and 1 other"
     apart = [RANDOM, method("a", 0.10, 50, 1.01), method("b", 0.11, 5, 1.01)]
     assert answers(apart)["quality"].ties == []
 
@@ -94,14 +110,14 @@ def test_below_three_seeds_there_is_neither_interval_nor_tie(regression: Path, c
     for path, few in ((regression, True), (classification, False)):
         folder = RunFolder.read(path)
         methods = contenders(digest(folder), folder.summary)
-        note = note_words(folder.summary, answers(methods)["quality"])
-        assert ("too few seeds for an interval" in note, "95 % interval" in note) == (few, not few)
+        said = note(folder.summary, methods, "quality")
+        assert ("too few seeds for an interval" in said, "95 % interval" in said) == (few, not few)
         assert not few or all(answer.ties == [] for answer in answers(methods).values())
 
 
 def test_a_card_says_what_the_server_spends(regression: Path) -> None:
-    found = answers([RANDOM, method("a", 0.1, 1.0, server=8.9)])["value"]
-    assert note_words(RunFolder.read(regression).summary, found).endswith("; 8.90 J more at the server")
+    methods = [RANDOM, method("a", 0.1, 1.0, server=8.9)]
+    assert note(RunFolder.read(regression).summary, methods, "value").endswith("; 8.90 J more at the server")
 
 
 def test_a_budget_leaves_out_what_costs_more(regression: Path) -> None:
@@ -109,8 +125,44 @@ def test_a_budget_leaves_out_what_costs_more(regression: Path) -> None:
     methods = [RANDOM, method("cheap", 1.0, 1.0), method("dear", 0.1, 10.0)]
     assert chosen(methods, 5.0) == ["cheap", "cheap", "cheap"]
     assert chosen(methods, 0.5) == [None, None, "random"]
-    said = sentence("a link", summary, methods, None, 0.5)
-    assert said == "On a link with 500 mJ to spend, 1 of 3 methods fit: the cheapest sensible one needs 1.00 J."
+    said = sentence("a link", summary, methods, "dear", 0.5)
+    assert said == "On a link, 1 of 3 methods cost at most 500 mJ. The cheapest sensible one, cheap, costs 1.00 J."
+    said = sentence("a link", summary, methods, "dear", 5.0)  # what does not fit is not recommended by the way
+    assert said == "On a link, 2 of 3 methods cost at most 5.00 J. cheap gives loss 1.00 for 1.00 J."
+    said = sentence("a link", summary, methods, "cheap", 20.0)
+    assert said.endswith("cheap gives loss 1.00 for 1.00 J, 0.1 times the energy.")
+
+
+def test_a_method_has_one_card_and_a_budget_below_all_names_the_cheapest() -> None:
+    cheap, middle, dear = method("cheap", 1.0, 1.0), method("middle", 0.12, 5.0), method("dear", 0.1, 100.0)
+    assert [(c.title, c.keys) for c in shown([RANDOM, cheap, middle, dear])] == [
+        ("Cheapest sensible", ("cheapest",)),
+        ("Best value", ("value",)),
+        ("Best quality", ("quality",)),
+    ]
+    assert [c.title for c in shown([RANDOM, cheap, middle])] == ["Cheapest sensible", "Best value and best quality"]
+    (one,) = shown([RANDOM, middle])
+    assert one.title == "Cheapest sensible, best value and best quality"
+    (nothing,) = shown([RANDOM, cheap, middle], 0.5)
+    assert (nothing.title, nothing.answer.chosen) == ("No sensible method fits 500 mJ", cheap)
+    assert nothing.remark == "the cheapest sensible method"
+
+
+def test_where_nothing_is_sensible_the_card_says_so() -> None:
+    tied = method("tied", 9.9, 1.0, 1.1)
+    (card,) = shown([RANDOM, tied])
+    assert (card.title, card.answer.chosen, card.remark) == ("Best quality", tied, NOT_SENSIBLE)
+    (alone,) = shown([tied])
+    assert alone == Card(("cheapest", "value", "quality"), "The only method", answers([tied])["quality"])
+    assert shown([]) == []
+
+
+def test_a_card_says_what_is_sent_and_how_much(regression: Path) -> None:
+    folder = RunFolder.read(regression)
+    sent = {m.name: m.sent for m in contenders(digest(folder), folder.summary)}
+    assert sent["average"] == "each agent sends its weights once: 7.04 kB"  # 1761 x 4 bytes
+    assert sent["meta_backward"] == "each agent sends its weights 51 times: 359 kB in all"
+    assert sent["answers"].endswith("once: 15 bytes")  # 120 bits, as the invented folder has it
 
 
 NUMBERS = st.floats(1e-3, 1e3)
@@ -131,26 +183,38 @@ def test_what_always_holds_of_the_answers(rows: list[tuple[float, float, float |
         assert not any(m.joules <= value.joules and m.error < value.error for m in sensible(fitting))
 
 
-def test_the_terminal_has_three_lines_of_eighty_columns(regression: Path, classification: Path) -> None:
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_terminal_has_a_line_for_each_answer(regression: Path, classification: Path, width: int) -> None:
     for path in (regression, classification):
         folder = RunFolder.read(path)
-        said = lines(folder.summary, digest(folder))
-        assert [line.split(":")[0] for line in said] == ["Cheapest sensible", "Best value", "Best quality"]
-        assert all(len(line) <= 80 for line in said)
-        assert all(line.split()[-1].endswith("J") or line.endswith(")") for line in said)
+        facts = digest(folder)
+        said, cards = lines(folder.summary, facts, width), shown(contenders(facts, folder.summary))
+        assert len(cards) in (2, 3)
+        assert [line.rstrip(":") for line in said if line.endswith(":")] == [c.title for c in cards if len(cards) < 3]
+        assert all(len(line) <= width for line in said)
+        answers_said = [line for line in said if not line.endswith(":")]
+        assert all(line.split()[-1].endswith("J") or line.endswith(")") for line in answers_said)
+
+
+def test_one_method_for_all_is_said_once(tmp_path: Path) -> None:
+    methods = {"maml": METHODS["maml"], "random": METHODS["random"]}
+    folder = RunFolder.read(make_folder(tmp_path / "run", methods=methods, tasks=5))
+    title, answer = lines(folder.summary, digest(folder))
+    assert title == "Cheapest sensible, best value and best quality:"
+    assert answer.startswith("  MAML, loss ")
 
 
 def test_a_long_label_is_cut_for_the_terminal(tmp_path: Path) -> None:
     methods = {"maml": ("a method " * 12, *METHODS["maml"][1:]), "random": METHODS["random"]}
     folder = RunFolder.read(make_folder(tmp_path / "run", methods=methods, tasks=5))
-    for line in lines(folder.summary, digest(folder)):
-        assert len(line) <= 80
-        assert "…, loss" in line
+    _, line = lines(folder.summary, digest(folder))
+    assert len(line) == 80
+    assert "…, loss" in line
 
 
 def test_nobody_finished(regression: Path) -> None:
     assert chosen([]) == [None, None, None]
-    assert all(NOBODY in line for line in lines(RunFolder.read(regression).summary, []))
+    assert lines(RunFolder.read(regression).summary, []) == [NOBODY_FINISHED]
 
 
 @pytest.mark.parametrize("name", LINKS)

@@ -89,7 +89,7 @@ def sentences(page: str, css: str) -> list[str]:
 def test_the_sentence_answers_and_what_diverged_is_named(regression: Path) -> None:
     page = (regression / "report.html").read_text(encoding="utf-8")
     said = " ".join(re.findall(r'id="answer">(.*?)</p>', page, re.S)[0].split())
-    assert said.startswith("On the run’s link “paper”, Answers (20 of 6 bits) gives loss ")
+    assert said.startswith("On the paper’s link, Answers (20 of 6 bits) gives loss ")
     assert "Meta-Backward gives loss" in said
     assert any("linear radius diverged on every seed (0 and 1)" in line for line in sentences(page, "note"))
 
@@ -131,7 +131,7 @@ def test_trial_27_page_and_terminal_say_what_a_start_is_worth(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_folder(tmp_path / "run", methods={"average": METHODS["average"]})
-    remark = "no better than a constant: loss 9 after 10 fine-tuning steps on the agents' samples, 8 without any model"
+    remark = "no better than a constant: loss 9 after 10 steps on the agents' samples; without any model it is 8"
     change_summary(folder, lambda s: s["methods"]["average"].update(remarks=[remark]))
     show_summary(folder)
     assert f"average is {remark}" in " ".join(capsys.readouterr().out.split())
@@ -171,5 +171,5 @@ def test_a_run_that_nothing_judged_shows_the_agents_losses(tmp_path: Path, capsy
     assert "agents' loss after 10 steps" in said
     assert "0.25" in said
     assert "diverged" not in said
-    with pytest.raises(InputError, match="has no new tasks that judge its methods"):
+    with pytest.raises(InputError, match="has no new tasks to compare its methods on"):
         write_report(folder)

@@ -21,7 +21,7 @@ from fewjoule.reporting.wording import counted, joules_text, kinds_text, listing
         (9.999, "10.0 J"),
         (999.6, "1.00 kJ"),
         (150, "150 J"),
-        (1.5e15, "1.5e+03 TJ"),
+        (1.5e15, "1,500 TJ"),
         (2e-15, "0.00200 pJ"),
     ],
 )

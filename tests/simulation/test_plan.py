@@ -111,12 +111,12 @@ GRID = "range:-5:5"
 @pytest.mark.parametrize(
     ("wish", "answers", "why"),
     [
-        ({"questions": GRID}, True, "no worse than weights, as measured"),
-        ({}, False, "there are no questions; with them, answers cost 35.8 mJ at most"),
-        ({"questions": GRID, "weights": 50_890}, False, "measured at 1000 to 10000 weights"),
-        ({"questions": GRID, "outputs": 10, "weights": 6442}, False, "up to 3 numbers an answer only"),
-        ({"questions": GRID, "outputs": 10}, False, "one round of them costs"),  # 1000 numbers against 2 x 176 weights
-        ({"questions": GRID, "weights": 20, "link": "lte"}, False, "they fit"),
+        ({"questions": GRID}, True, "measured to be no worse than weights"),
+        ({}, False, "no questions were given; with questions, answers cost 35.8 mJ at most"),
+        ({"questions": GRID, "weights": 50_890}, False, "measured only at 1,000 to 10,000 weights"),
+        ({"questions": GRID, "outputs": 10, "weights": 6442}, False, "up to 3 numbers per answer"),
+        ({"questions": GRID, "outputs": 10}, False, "one round of weights costs"),  # 1000 against 2 x 176
+        ({"questions": GRID, "weights": 20, "link": "lte"}, False, "weights fit"),
         ({"questions": GRID, "weights": 50_890, "budget_joules": 0.05}, True, "more than the budget; answers cost"),
         ({"questions": GRID, "budget_joules": 0.035, "weights": 100}, False, "more than the budget"),
         ({"questions": ((0.5,),) * 20, "link": "lora-sf7"}, True, "no worse"),
@@ -242,15 +242,20 @@ def test_the_command():
     arguments = ["plan", "--agents", "30", "--model", "mlp:784-64-10", "--link", "lora-sf7", "--budget", "5J"]
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0
-    assert "50890 weights" in shown.stdout
+    assert "50,890 weights" in shown.stdout
+    assert "  meta_backward      50    10.4 MB  1.65 kJ      603 J  2.25 kJ    9.49 h  no\n" in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    counted = CliRunner().invoke(app, [*arguments, "--device", "cortex-m4"]).stdout
+    assert " radio  computing " in counted
+    assert max(map(len, counted.splitlines())) <= 80
     table = json.loads(CliRunner().invoke(app, [*arguments, "--json", "--device", "cortex-m4"]).stdout)
     rows = {row["method"]: row for row in table["rows"]}
     assert rows["meta_backward"]["uplink_bits"] == 51 * 32 * 50890 + 3 * 32
     assert not rows["meta_backward"]["fits"]
-    assert rows["lean, within the budget"]["uplink_joules"] <= 5
+    assert rows["lean, budget"]["uplink_joules"] <= 5
     assert set(METHODS) - {"random", "invented", "local", "lean"} <= set(rows)
-    assert table["recommended"] == "lean, within the budget"
-    assert table["reason"].startswith("there are no questions")
+    assert table["recommended"] == "lean, budget"
+    assert table["reason"].startswith("no questions were given")
     joules = [row["total_joules"] for row in table["rows"]]
     assert joules == sorted(joules)
     poor = CliRunner().invoke(app, [*arguments[:-1], "1uJ"])

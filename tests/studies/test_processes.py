@@ -136,7 +136,7 @@ def test_a_run_whose_process_is_killed_ends_in_one_line_and_resumes(place, cache
     (child,) = (c for c in psutil.Process(parent.pid).children() if f"--process {victim} " in " ".join(c.cmdline()))
     child.kill()
     _, error = parent.communicate(timeout=60)
-    cure = f"go on with: fewjoule run --resume {folder.name} --processes 2"
+    cure = f"continue with: fewjoule run --resume {folder.name} --processes 2"
     assert error == f"fewjoule: process {victim} of 2 was killed by signal 9, so the run has stopped; {cure}\n"
     assert parent.returncode == 1
     assert sorted(p.name for p in folder.iterdir()) == [".parts", "study.toml"]
@@ -178,7 +178,7 @@ def test_all_processes_end_with_the_one_that_started_them(place, cache, end):
     _, error = parent.communicate(timeout=60)
     if end != signal.SIGKILL:
         assert parent.returncode == 130
-        assert error == f"stopped; go on with: fewjoule run --resume {folder.name}\n"
+        assert error == f"stopped; continue with: fewjoule run --resume {folder.name}\n"
     assert not psutil.wait_procs(children, timeout=30)[1]
 
 

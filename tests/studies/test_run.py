@@ -250,5 +250,5 @@ def test_interrupting_says_how_to_go_on(folder, cache, tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 130
-    assert "go on with: fewjoule run --resume stopped" in errors
+    assert "continue with: fewjoule run --resume stopped" in errors
     assert "Traceback" not in errors

@@ -101,6 +101,7 @@ def test_overrides_reach_tables_and_methods():
     ("text", "message"),
     [
         (SMALL.replace("seeds", "seed", 1), "unknown key 'seed'.*did you mean 'seeds'"),
+        ("quik = 3\n" + SMALL, "unknown key 'quik'.*did you mean 'quick'"),
         (
             SMALL.replace("amplitudes", "amplitude"),
             r"family.*amplitudes is missing|unknown key 'amplitude' in \[family\]",

@@ -1,6 +1,7 @@
 """The command line. Each command lives in its own module; this one puts them together and turns mistakes into exits."""
 
 import sys
+import warnings
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -88,8 +89,21 @@ for name, (_, line) in COMMANDS.items():
     app.command(name, short_help=line)(lambda: None)
 
 
+def show_warnings_once() -> None:
+    """A warning is one line on stderr, as a mistake is, and said once however often it is raised."""
+    said: set[str] = set()
+
+    def show(message: Any, *_: Any, **__: Any) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            print(f"fewjoule: warning: {message}", file=sys.stderr)
+
+    warnings.showwarning = show
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    show_warnings_once()
     try:
         app()
     except InputError as error:

@@ -76,7 +76,7 @@ def adapt(
     reader = Metering(**options.given(meter=meter, device=device))
     count = int(support.mask.sum())
     say(f"{model.spec}, {model.loss_name}; {count} samples of {new.name}")
-    say(f"arithmetic: {reader.describe()}")
+    say(f"energy: {reader.describe()}")
     said: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
     if loaded.rates is not None:
         said = {"learning_rate": "learned", "optimiser": "sgd"}
@@ -135,7 +135,7 @@ def adapt_folder(
     for samples in (support, held):
         check_samples(model, samples, f"{folder}: the samples")
     say(f"{model.spec}, {model.loss_name}; {len(names)} tasks of {folder}")
-    say(f"arithmetic: {reader.describe()}")
+    say(f"energy: {reader.describe()}")
     settings: dict[str, Any] = {"learning_rate": learning_rate, "optimiser": optimiser}
     how: dict[str, Any] = {**settings, "tuning": tuning, "rates": rates}
     fine_tuning = FineTuning(model, loaded.vector, support, steps=steps, **how)

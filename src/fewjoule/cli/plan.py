@@ -7,16 +7,13 @@ from typing import Annotated
 import typer
 
 from fewjoule.cli.options import named
-from fewjoule.cli.screen import say, table
+from fewjoule.cli.screen import say, say_wrapped, table
+from fewjoule.energy.show import bytes_text, si_text
 from fewjoule.errors import InputError
+from fewjoule.reporting.wording import seconds_text
 from fewjoule.simulation.plan import plan as planned
 
 UNITS = {"uJ": 1e-6, "mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "mWh": 3.6}
-DURATIONS = {"d": 86_400, "h": 3600, "min": 60, "s": 1, "ms": 1e-3}
-COLUMNS = {
-    "method": "method", "rounds": "rounds", "bits sent": "uplink_bits", "J sending": "uplink_joules",
-    "J receiving": "downlink_joules", "J computing": "arithmetic_joules", "J total": "total_joules",
-}  # fmt: skip
 
 
 def plan(
@@ -24,7 +21,7 @@ def plan(
     model: Annotated[str, typer.Option(help="The model, such as mlp:784-64-10 or conv4:28x28x1-5.")],
     link: Annotated[str, typer.Option(help="The radio link: a preset such as paper, lora-sf7, wifi.")] = "paper",
     budget: Annotated[str | None, typer.Option(help="What one agent may spend, such as 5J, 200mJ or 1Wh.")] = None,
-    device: Annotated[str | None, typer.Option(help="Count the arithmetic of this device too.")] = None,
+    device: Annotated[str | None, typer.Option(help="Count the computation on this device too.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Training samples of an agent.")] = 400,
     training_steps: Annotated[int, typer.Option(min=1, help="Steps of the agents' offline training.")] = 1000,
     questions: Annotated[str | None, typer.Option(help="For answers: range:LOW:HIGH, noise:28x28 or a file.")] = None,
@@ -40,21 +37,25 @@ def plan(
         named(model), agents=agents, link=link, budget_joules=joules, device=device, samples=samples,
         training_steps=training_steps, questions=questions, classes=classes,
     )  # fmt: skip
-    notes = [*found.notes, *([] if device else ["Arithmetic is not counted; give --device to count it."])]
+    notes = [*found.notes, *([] if device else ["Computation is not counted; give --device to count it."])]
     if as_json:
         advice = {"recommended": found.recommended, "reason": found.reason}
         whole = {"weights": found.weights, "link": link, "agents": agents, **advice, "note": notes, "rows": found.rows}
         say(json.dumps(whole, indent=1))
         return
-    say(f"{model}: {found.weights} weights; {agents} agents over {link!r}; costs of one agent, at most")
+    say_wrapped(f"{model}, {found.weights:,} weights, link {link!r}: the most that one of {agents:,} agents spends")
     shown = []
     for row in found.rows:
-        cells = [row[key] for key in COLUMNS.values()]
+        sending, receiving, computing = (row[f"{phase}_joules"] for phase in ("uplink", "downlink", "arithmetic"))
+        parts = [sending, receiving] if device is None else [sending + (receiving or 0.0), computing]
+        amounts = [None if amount is None else si_text(amount, "J") for amount in (*parts, row["total_joules"])]
         fits = [] if joules is None else ["yes" if row["fits"] else "no"]
-        shown.append([*cells, agents * row["total_joules"], _duration(row["radio_seconds"]), *fits])
-    table([*COLUMNS, "J all agents", "on the air", *([] if joules is None else [f"fits {budget}"])], shown)
+        sent, time = bytes_text(row["uplink_bits"]), seconds_text(row["radio_seconds"])
+        shown.append([row["method"], row["rounds"], sent, *amounts, time, *fits])
+    names = ("sending", "receiving") if device is None else ("radio", "computing")
+    table(("method", "rounds", "sent", *names, "total", "on air", *(() if joules is None else ("fits",))), shown)
     for line in [found.advice, *notes]:
-        say(line)
+        say_wrapped(line)
 
 
 def read_joules(text: str) -> float:
@@ -68,10 +69,3 @@ def read_joules(text: str) -> float:
     if not (value > 0 and math.isfinite(value)):
         raise InputError(f"--budget must be above 0, got {text!r}.")
     return value
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in DURATIONS.items():
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{1e6 * seconds:.3g} us"

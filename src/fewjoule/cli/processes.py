@@ -45,7 +45,7 @@ def start_processes(folder: Path, count: int) -> None:
             sys.stderr.buffer.write(said[failed].read())
             raise typer.Exit(code)
     lost = f"process {failed} of {count} was killed by signal {-code}, so the run has stopped"
-    print(f"fewjoule: {lost}; go on with: fewjoule run --resume {folder} --processes {count}", file=sys.stderr)
+    print(f"fewjoule: {lost}; continue with: fewjoule run --resume {folder} --processes {count}", file=sys.stderr)
     raise typer.Exit(1)
 
 

@@ -11,10 +11,10 @@ from rich.text import Text
 
 
 class _TimeLeft(TimeRemainingColumn):
-    """The time that a stage still takes; nothing once it is done."""
+    """The time that a stage still takes; nothing once it is done, or while nobody knows."""
 
     def render(self, task: Task) -> Text:
-        return Text("left ") + super().render(task) if task.remaining else Text()
+        return Text("left ") + super().render(task) if task.time_remaining else Text()
 
 
 class Progress:
@@ -52,15 +52,22 @@ class Progress:
 
     def finish(self) -> None:
         """End the last stage and give Ctrl-C back to who had it; a second call does nothing."""
-        self._end_stage()
+        self._end("done in")
+
+    def stop(self) -> None:
+        """The same where the last stage was not completed."""
+        self._end("stopped after")
+
+    def _end(self, how: str) -> None:
+        self._end_stage(how)
         self._bars.stop()
         if self._running:
             self._running = False
             signal.signal(signal.SIGINT, self._handler_before)
 
-    def _end_stage(self) -> None:
+    def _end_stage(self, how: str = "done in") -> None:
         if self._stage and self._plain:
-            self.line(f"{self._stage}: done in {time.monotonic() - self._began:.1f} s")
+            self.line(f"{self._stage}: {how} {time.monotonic() - self._began:.1f} s")
         self._stage = ""
 
     def _stop(self, *_: object) -> None:

@@ -29,7 +29,7 @@ def run(
         typer.Argument(metavar="NAME|FILE.toml", help=f"{', '.join(BUILT_IN)}, or your own study file."),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Run folder; by default the first free runs/NAME.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="How many seeds (5), or which (0,3,7).")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds (5), or which (0,3,7; only seed 3: 3,).")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. evaluation.tasks=50.")
     ] = None,
@@ -54,13 +54,18 @@ def run(
     team = ALONE if placed is None else meet(*placed)  # before JAX computes, which building a study may do
     if resume is not None:
         if out or seeds or settings or quick or full or data_dir:
-            raise InputError("--resume goes on with the study in its folder; leave the other options out.")
+            raise InputError("--resume continues the study in its folder; leave the other options out.")
         chosen = stopped_study(Path(resume), study)
     elif study is None:
         raise InputError("name a study: fewjoule run sinusoid, fewjoule run mnist, or fewjoule run FILE.toml.")
     else:
         chosen = load_study(
-            study, settings=named_values(settings or []), seeds=_seeds(seeds), quick=quick, full=full, data_dir=data_dir
+            study,
+            settings=named_values(settings or []),
+            seeds=read_seeds(seeds),
+            quick=quick,
+            full=full,
+            data_dir=data_dir,
         )
     check_processes(chosen, team.count if processes is None else processes)
     prepared = prepare(chosen)
@@ -74,7 +79,7 @@ def run(
     run_shown(prepared, folder, team=team)
     show_summary(folder)
     if prepared.tasks is None:
-        print(f"run folder: {folder}; no page, since the study names no new tasks to judge by (family.new_tasks)")
+        print(f"run folder: {folder}; no page, since the study names no new tasks (family.new_tasks)")
     else:
         show_answers(folder)
 
@@ -100,22 +105,24 @@ def run_shown(prepared: Prepared, folder: Path, *, kept: bool = True, team: Team
     try:
         return run_study(prepared, folder, shown, team)
     except KeyboardInterrupt:
-        shown.finish()
+        shown.stop()
         if kept:
-            print(f"stopped; go on with: fewjoule run --resume {folder}", file=sys.stderr)
+            print(f"stopped; continue with: fewjoule run --resume {folder}", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
-        shown.finish()
+        shown.stop()
 
 
-def _seeds(text: str | None) -> list[int] | None:
+def read_seeds(text: str | None) -> list[int] | None:
+    """`5` is five seeds from 0 on, `0,3,7` is those, `3,` is the seed 3 alone."""
     if text is None:
         return None
+    parts = text.removesuffix(",").split(",")
     try:
-        numbers = [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in parts]
     except ValueError:
-        raise InputError(f"--seeds takes a number of seeds or a list such as 0,3,7, got {text!r}.") from None
-    if len(numbers) > 1 or text.endswith(","):
+        raise InputError(f"--seeds takes a number of seeds (5) or a list of them (0,3,7), got {text!r}.") from None
+    if "," in text:
         return numbers
     if numbers[0] < 1:
         raise InputError(f"--seeds must be at least 1, got {numbers[0]}.")

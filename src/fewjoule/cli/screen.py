@@ -1,5 +1,7 @@
 """What commands show: plain aligned tables on stdout, progress on stderr."""
 
+import re
+import shutil
 import sys
 import textwrap
 import time
@@ -14,15 +16,17 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from fewjoule.energy import knows_receiving
 from fewjoule.energy import link as named_link
-from fewjoule.energy.ledger import Phase
+from fewjoule.energy.ledger import TRAINING
+from fewjoule.energy.show import digits, si_text
 from fewjoule.reporting import cards
-from fewjoule.reporting.facts import digest
+from fewjoule.reporting.facts import digest, score_text
 from fewjoule.reporting.run_folder import MethodSummary, RunFolder, Spread, Summary
 
 LABEL = 26
 """Characters of a method in a table, so that it fits 80 columns."""
 WIDTH = 80
-"""Columns of a terminal."""
+"""Columns that output takes at most, on a wider terminal too."""
+UNITS = {"joules": "J", "seconds": "s", "bits": "bit", "flops": "FLOP"}
 CHOOSING = "choosing the number of steps"
 """The end of a source of joules that were spent before the adaptation itself."""
 SEE_CHOOSING = "compare other methods and starts, see docs/choosing-a-method.md"
@@ -32,9 +36,14 @@ def say(text: str = "") -> None:
     typer.echo(text)
 
 
+def width() -> int:
+    """Columns of this terminal, or `WIDTH` where it is wider or there is none."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+
+
 def say_wrapped(text: str) -> None:
     """A sentence on as many lines as it needs."""
-    typer.echo(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+    typer.echo(textwrap.fill(text, width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
@@ -45,10 +54,10 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as their widest cell; numbers to the right."""
+    """Columns as wide as their widest cell; those of numbers to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(c) for c in column) for column in zip(header, *cells, strict=True)]
-    right = [all(isinstance(row[i], int | float) or row[i] is None for row in rows) for i in range(len(header))]
+    right = [bool(rows) and all(re.match(r"-?\d|-$|inf|nan", row[i]) for row in cells) for i in range(len(header))]
     for line in (list(header), *cells):
         padded = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)]
         typer.echo("  " + "  ".join(padded).rstrip())
@@ -58,8 +67,8 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
+        return digits(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 @contextmanager
@@ -86,7 +95,8 @@ def show_energy(rows: list[dict[str, Any]], link: str | None) -> None:
     shown = []
     for row in rows:
         phase = "choosing steps" if str(row.get("source", "")).endswith(CHOOSING) else row["phase"]
-        shown.append([phase, *(row.get(key) for key in ("kind", "joules", "seconds", "bits", "flops"))])
+        amounts = [None if row.get(key) is None else si_text(row[key], unit) for key, unit in UNITS.items()]
+        shown.append([phase, row["kind"], *amounts])
     table(("phase", "kind", "joules", "seconds", "bits", "FLOPs"), shown)
     if link and not knows_receiving(named_link(link)):
         say("the downlink is not charged: this link does not say what receiving costs")
@@ -97,34 +107,37 @@ def show_summary(folder: Path) -> None:
     summary = Summary.read(folder)
     metric, statistic, at = summary.metric, summary.statistic, summary.headline_steps
     sign = -1 if summary.better == "higher" else 1
-    judged, column = f"{statistic} {metric} after {at} steps", metric
+    headline, column = f"{statistic} {metric} after {at} steps", metric
     scores = {name: summary.score(name, at) for name in summary.methods}
     if not summary.tasks:
-        judged, column = f"agents' loss after {at} steps", "loss"
+        headline, column = f"agents' loss after {at} steps", "loss"
         scores = {name: method.worth.get("final") for name, method in summary.methods.items()}
         sign = 1
     kinds = {kind for method in summary.methods.values() for kind in method.energy.get("computation", {})}
-
     served = any("server" in method.energy for method in summary.methods.values())
 
-    def joules(method: MethodSummary, phase: Phase) -> float:
-        return float(sum(amount.joules for amount in method.energy.get(phase, {}).values()))
+    def joules(method: MethodSummary, *phases: str) -> str:
+        spent = (kinds for phase, kinds in method.energy.items() if phase in phases)
+        return si_text(sum(amount.joules for kinds in spent for amount in kinds.values()), "J")
 
-    phases: tuple[Phase, ...] = ("uplink", "computation", "server") if served else ("uplink", "computation")
+    columns = {"joules": TRAINING, "uplink": ("uplink",), "computation": ("computation",)}
+    columns |= {"server": ("server",)} if served else {}
+
+    def shown(score: float) -> str:
+        return score_text(summary, score) if summary.tasks else digits(score)  # without tasks it is a loss
+
     rows = []
     for name, score in sorted(scores.items(), key=lambda s: (s[1] is None, sign * (s[1] or 0.0))):
         method = summary.methods[name]
         lost = len(method.diverged)
         gone = f" ({lost} of {len(summary.seeds)} diverged)" if lost and score is not None else ""
-        quality = summary.no_score(name, at) if score is None else f"{score:.3g}"
-        share = f"{method.share_best:.0%}" if summary.tasks else "-"
+        quality = summary.no_score(name, at) if score is None else shown(score)
         label = _short_label(method.label, LABEL - len(gone)) + gone
-        rows.append((label, quality, share, *[joules(method, phase) for phase in phases]))
-    say(f"{summary.title}: {judged}")
-    known = " + ".join(sorted(kinds)) or "none"
-    say(f"won: share of tasks; joules of all agents: uplink analytic, computation {known}")
-    header = ("method", column, "won", "uplink", "computation")
-    table((*header, "server") if served else header, rows)
+        rows.append((label, quality, *[joules(method, *phases) for phases in columns.values()]))
+    say(f"{summary.title}: {headline}")
+    known = f"; computation is {' + '.join(sorted(kinds))}" if kinds else ""
+    say_wrapped(f"Joules are those of all agents together; uplink is analytic{known}.")
+    table(("method", column, *columns), rows)
     show_personal(summary)
     for method in summary.methods.values():
         for remark in method.remarks:
@@ -159,6 +172,6 @@ def show_answers(folder: Path) -> None:
     """How a run ends: the three answers in the page's words, and where the page is."""
     run = RunFolder.read(folder)
     say()
-    for line in cards.lines(run.summary, digest(run)):
+    for line in cards.lines(run.summary, digest(run), width()):
         say(line)
     say(f"report: {folder / 'report.html'}")

@@ -91,6 +91,8 @@ class Metering:
             self._reason = f"measured by {self._meter.source}."
         elif meter == "auto":
             self._meter, self._reason = auto(require_measured=require_measured, device=self._device)
+            if self._meter.kind != "measured":
+                self._reason = f"modelled, {self._meter.source}; see `fewjoule doctor`"
 
     def describe(self) -> str:
         """One sentence for the user: which meter, and why not a better one."""

@@ -20,8 +20,21 @@ def si_text(value: float, unit: str) -> str:
 
 
 def digits(value: float) -> str:
-    """Three significant digits, zeros kept: `1.50`, `29.1`, `150`."""
-    return f"{value:#.3g}".rstrip(".") if 1e-3 <= abs(value) < 1000 else f"{value:.3g}"
+    """Three significant digits, zeros kept: `1.50`, `29.1`, `150`, `14,600`, `5.55e-5`; zero is `0`."""
+    rounded = float(f"{value:.2e}") if math.isfinite(value) else value
+    size = abs(rounded)
+    if size == 0 or not math.isfinite(size):
+        return f"{value:.0f}"
+    if size < 1e-3 or size >= 1e6:
+        lead, power = f"{rounded:.2e}".split("e")
+        return f"{lead}e{int(power)}"
+    return f"{rounded:,.0f}" if size >= 1000 else f"{rounded:#.3g}".rstrip(".")
+
+
+def bytes_text(bits: float) -> str:
+    """`15 bytes`, `359 kB`."""
+    size = math.ceil(bits / 8)
+    return si_text(size, "B") if size >= 1000 else f"{size} byte" + "s" * (size != 1)
 
 
 def cells(spent: Iterable[Any]) -> list[tuple[str, ...]]:

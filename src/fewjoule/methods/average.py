@@ -1,4 +1,4 @@
-"""The controls that cost one upload or less: the average of the local models, one agent's own model, no model at all.
+"""The baselines that cost one upload or less: the average of the local models, one agent's own model, no model at all.
 
 average:  theta = (1/N) sum_i phi_i        every agent uploads its model once, no rounds
 local:    theta = phi_j                    one agent uploads its model, nobody else takes part
@@ -18,7 +18,7 @@ from fewjoule.training.descent import Loss
 
 @factory
 def average(*, weighting: Weighting = "agents", combine: Combine = "mean") -> Method:
-    """The plain average of the local models: zero rounds. The mandatory control of every other method."""
+    """The plain average of the local models: zero rounds. The baseline of every other method."""
     return _without_rounds("average", "average")
 
 

@@ -157,18 +157,18 @@ def medium(
             + (f" ({said})." if questions is not None else f", or give questions ({said}).")
         )
     if questions is None:
-        return Medium(False, f"there are no questions; with them, {said}")
+        return Medium(False, f"no questions were given; with questions, {said}")
     if asking > most:
         return Medium(False, f"{said}, more than the budget")
     if one_round <= asking:
-        return Medium(False, f"one round of them costs {si_text(one_round, 'J')} at most, {said}")
+        return Medium(False, f"one round of weights costs {si_text(one_round, 'J')} at most, and {said}")
     if one_round > most:
         return Medium(True, f"one round of weights costs {si_text(one_round, 'J')}, more than the budget; {said}")
     known = KNOWN_WEIGHTS[0] <= weights <= KNOWN_WEIGHTS[1] and outputs <= KNOWN_OUTPUTS
-    where = f"{KNOWN_WEIGHTS[0]} to {KNOWN_WEIGHTS[1]} weights and up to {KNOWN_OUTPUTS} numbers an answer"
+    where = f"{KNOWN_WEIGHTS[0]:,} to {KNOWN_WEIGHTS[1]:,} weights and up to {KNOWN_OUTPUTS} numbers per answer"
     if known:
-        return Medium(True, f"no worse than weights, as measured at {where}; {said}")
-    return Medium(False, f"they fit, and answers were measured at {where} only; {said}")
+        return Medium(True, f"measured to be no worse than weights, at {where}; {said}")
+    return Medium(False, f"weights fit, and answers were measured only at {where}; {said}")
 
 
 def choose(

@@ -162,6 +162,31 @@ class Method:
         plain = {k: asdict(v) if is_dataclass(v) else v for k, v in self.settings}  # type: ignore[arg-type]
         return {"method": self.name, **plain}
 
+    @property
+    def sent_in_words(self) -> str:
+        """What the agents send in a whole run, for people."""
+        if self.asks:
+            settings = dict(self.settings)
+            questions = settings["questions"]
+            number = settings["number"] if isinstance(questions, str) else len(questions)
+            return f"each agent sends {number} answers of its own model, once"
+        if isinstance(self.start, int):
+            return "one agent sends its weights, once"
+        opening = int(self.start != "random")
+        if not self.rounds + opening:
+            return "no agent sends anything"
+        part = "the shared part of its weights" if self.head else "its weights"
+        packed = ", compressed" if any(self.codecs[:2]) else ""
+        if self.sends == "model" or not self.rounds:
+            return f"each agent sends {part} {_times(self.rounds + opening)}{packed}"
+        updates = "one update" if self.rounds == 1 else f"{self.rounds} updates"
+        before = f"{part} once, then {updates}" if opening else f"{updates} to {part}"
+        return f"each agent sends {before}{packed}"
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
 
 def factory(build: Callable[P, Method]) -> Callable[P, Method]:
     """Make a function of settings a factory of methods.

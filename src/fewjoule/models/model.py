@@ -227,6 +227,8 @@ def check_samples(model: Model, samples: Samples, what: str) -> None:
         shape = list(inputs[1:])
         raise InputError(f"{what} have inputs of shape {shape}, which {model} does not take{told}.") from error
     if own_loss and outputs[:1] == inputs[:1]:
+        if classes:
+            _check_classes(model, samples, what, max(outputs[-1], 2))  # one output may tell two classes apart
         x, y, mask = (np.zeros(a.shape[lead:], a.dtype) for a in samples[:3] if a is not None)
         try:
             jax.eval_shape(model.loss, np.zeros(model.size, np.float32), Samples(x, y, mask))  # type: ignore[arg-type]
@@ -240,11 +242,8 @@ def check_samples(model: Model, samples: Samples, what: str) -> None:
         raise InputError(
             f"{model} must give [samples, outputs] for a batch, got {list(outputs)} for {inputs[0]} samples."
         )
-    if classes and np.asarray(samples.y).max() >= outputs[1]:
-        raise InputError(
-            f"{what} have class {np.asarray(samples.y).max()}, but {model} has {outputs[1]} outputs; give it one "
-            "output per class, number the classes from 0, or make the targets real numbers if they are none."
-        )
+    if classes:
+        _check_classes(model, samples, what, outputs[1])
     if not classes and outputs != targets:
         raise InputError(
             f"{what} have targets of width {targets[-1]}, but {model} has {outputs[1]} outputs; make them as many, or "
@@ -254,4 +253,13 @@ def check_samples(model: Model, samples: Samples, what: str) -> None:
         raise InputError(
             f"{what} have allowed classes out of {samples.allowed.shape[-1]}, but {model} has {outputs[1]} outputs; "
             "set classes to that."
+        )
+
+
+def _check_classes(model: Model, samples: Samples, what: str, most: int) -> None:
+    largest = int(np.asarray(samples.y).max())
+    if largest >= most:
+        raise InputError(
+            f"{what} have class {largest}, but {model} tells at most {most} classes apart; give it one output per "
+            "class, number the classes from 0, or make the targets real numbers if they are none."
         )

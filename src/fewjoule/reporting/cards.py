@@ -13,16 +13,16 @@ A method takes part if somebody could have it (no ceiling) and it did not diverg
 - **Best quality**: the lowest error.
 
 A budget leaves out what costs more; a control may then be all that is left. Of methods that are equal in all this the
-first by name is taken.
+first by name is taken. A method that is the answer to several questions has one card (`shown`).
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fewjoule.energy.show import digits
-from fewjoule.reporting.facts import Facts, error_of
-from fewjoule.reporting.run_folder import Summary
+from fewjoule.energy.show import bytes_text
+from fewjoule.reporting.facts import Facts, error_of, score_text
+from fewjoule.reporting.run_folder import MethodSummary, Summary
 from fewjoule.reporting.wording import joules_text, listing, times_text
 
 TITLES = {"cheapest": "Cheapest sensible", "value": "Best value", "quality": "Best quality"}
@@ -30,7 +30,9 @@ HALVES = math.log10(2)
 """Power of the joules in the rule of best value."""
 FEWEST = "too few seeds for an interval"
 CONTROL = "a control: it learns from no agent"
-NOBODY = "no method fits"
+NOBODY = "nothing fits"
+NOBODY_FINISHED = "Every method diverged on every seed, so there is no meta-model to compare."
+NOT_SENSIBLE = "no method is clearly better than a random start"
 
 
 class Contender(NamedTuple):
@@ -46,6 +48,7 @@ class Contender(NamedTuple):
     server: float  # joules that the server spends by itself, not in `joules`
     random: bool  # a random start, which the others are measured by
     control: bool  # learns from no agent, so it wins only where nothing beats it
+    sent: str = ""  # what its agents send, in words
 
 
 class Answer(NamedTuple):
@@ -53,6 +56,15 @@ class Answer(NamedTuple):
 
     chosen: Contender | None
     ties: list[Contender]
+
+
+class Card(NamedTuple):
+    """What the reader sees of one method: the answers it is (keys of `TITLES`), their title, and what to add."""
+
+    keys: tuple[str, ...]
+    title: str
+    answer: Answer
+    remark: str = ""
 
 
 def contenders(facts: Sequence[Facts], summary: Summary) -> list[Contender]:
@@ -63,8 +75,45 @@ def contenders(facts: Sequence[Facts], summary: Summary) -> list[Contender]:
             ends = [None, None] if f.low is None or f.high is None else [f.low, f.high]
             low, high = sorted(error_of(summary, end) for end in ends if end is not None) or (None, None)
             spent, is_random = (f.joules(), f.joules(["server"])), f.summary.method == "random"
-            found.append(Contender(f.name, f.label, f.short, f.error, low, high, *spent, is_random, f.is_control))
+            sent = sent_words(f.summary, len(summary.agents))
+            found.append(Contender(f.name, f.label, f.short, f.error, low, high, *spent, is_random, f.is_control, sent))
     return found
+
+
+def sent_words(method: MethodSummary, agents: int) -> str:
+    """`each agent sends its weights 51 times: 359 kB in all`; nothing where the folder does not say it."""
+    uplink = method.messages.get("uplink")
+    if not method.sent or uplink is None or not uplink.sizes:
+        return method.sent
+    senders = 1 if method.sent.startswith("one agent") else agents
+    bits = math.fsum(bits * count for bits, count in uplink.sizes) / senders
+    return f"{method.sent}: {bytes_text(bits)}{'' if method.sent.endswith('once') else ' in all'}"
+
+
+def shown(methods: Sequence[Contender], budget: float = math.inf) -> list[Card]:
+    """The cards: one for each method that is an answer. Where nothing sensible fits, the cheapest that is sensible."""
+    found = answers(methods, budget)
+    if found["cheapest"].chosen is not None:
+        by_method: dict[str, list[str]] = {}
+        for key, answer in found.items():
+            if answer.chosen is not None:
+                by_method.setdefault(answer.chosen.name, []).append(key)
+        return [Card(tuple(keys), _title(keys), found[keys[-1]]) for keys in by_method.values()]
+    everything = answers(methods)
+    if everything["cheapest"].chosen is not None:
+        title = f"No sensible method fits {joules_text(budget)}"
+        return [Card(tuple(TITLES), title, everything["cheapest"], "the cheapest sensible method")]
+    best = everything["quality"]
+    if best.chosen is None:
+        return []
+    if len(methods) == 1:
+        return [Card(tuple(TITLES), "The only method", best)]
+    return [Card(tuple(TITLES), TITLES["quality"], best, NOT_SENSIBLE)]
+
+
+def _title(keys: Sequence[str]) -> str:
+    first, *others = (TITLES[key] for key in keys)
+    return listing([first, *(title[0].lower() + title[1:] for title in others)])
 
 
 def answers(methods: Sequence[Contender], budget: float = math.inf) -> dict[str, Answer]:
@@ -116,7 +165,7 @@ def _as_cheap(chosen: Contender | None, methods: Sequence[Contender]) -> list[Co
 
 def quality_words(summary: Summary, error: float) -> str:
     """`loss 0.359` or `accuracy 91.2 %`."""
-    return f"loss {digits(error)}" if summary.metric == "loss" else f"accuracy {100 * (1 - error):.1f} %"
+    return f"{summary.metric} {score_text(summary, error if summary.metric == 'loss' else 1 - error)}"
 
 
 def interval_words(summary: Summary, method: Contender) -> str:
@@ -127,13 +176,14 @@ def interval_words(summary: Summary, method: Contender) -> str:
     return "95 % interval " + " to ".join(quality_words(summary, end).split(" ", 1)[1] for end in ends)
 
 
-def note_words(summary: Summary, answer: Answer) -> str:
+def note_words(summary: Summary, card: Card) -> str:
     """What a card says in small letters: the interval, ties, and what the server spends."""
-    if answer.chosen is None:
+    chosen, ties = card.answer
+    if chosen is None:
         return ""
-    server, control = answer.chosen.server, CONTROL if answer.chosen.control else ""
-    said = [control, interval_words(summary, answer.chosen), tie_words(answer.ties)]
-    return "; ".join(part for part in [*said, f"{joules_text(server)} more at the server" if server else ""] if part)
+    said = [card.remark, CONTROL if chosen.control else "", interval_words(summary, chosen), tie_words(ties)]
+    server = f"{joules_text(chosen.server)} more at the server" if chosen.server else ""
+    return "; ".join(part for part in [*said, server] if part)
 
 
 def tie_words(ties: Sequence[Contender]) -> str:
@@ -150,33 +200,38 @@ def sentence(
     where: str, summary: Summary, methods: Sequence[Contender], reference: str | None, budget: float = math.inf
 ) -> str:
     """What to take on this link, in one or two sentences; `reference` is the method all others are compared with."""
-    found, fits = answers(methods, budget), sum(m.joules <= budget for m in methods)
-    start = f"On {where},"
+    fitting = [m for m in methods if m.joules <= budget]
+    start = f"On {where}, "
     if budget < math.inf:
-        start = f"On {where} with {joules_text(budget)} to spend, {fits} of {len(methods)} methods fit:"
-    value = found["value"].chosen
-    if value is None:
-        cheapest = answers(methods)["cheapest"].chosen
-        least = f"the cheapest sensible one needs {joules_text(cheapest.joules)}" if cheapest else "none is sensible"
-        return f"{start} {NOBODY}: {least}." if budget == math.inf else f"{start} {least}."
-    said = f"{start} {value.label} gives {quality_words(summary, value.error)} for {joules_text(value.joules)}."
-    other = next((m for m in methods if m.name == reference and m.name != value.name), None)
+        start += f"{len(fitting)} of {len(methods)} methods cost at most {joules_text(budget)}. "
+    chosen = answers(methods, budget)["value"].chosen
+    if chosen is None:
+        needed = answers(methods)["cheapest"].chosen
+        if needed is not None:
+            return f"{start}The cheapest sensible one, {needed.label}, costs {joules_text(needed.joules)}."
+        if len(methods) > 1:
+            return f"On {where}, {NOT_SENSIBLE}."
+        chosen, start = methods[0], f"On {where}, "
+    said = f"{start}{chosen.label} gives {quality_words(summary, chosen.error)} for {joules_text(chosen.joules)}."
+    other = next((m for m in fitting if m.name == reference and m.name != chosen.name), None)
     if other is None:
         return said
-    times = f", {times_text(other.joules / value.joules)} times the energy" if value.joules and other.joules else ""
+    times = f", {times_text(other.joules / chosen.joules)} times the energy" if chosen.joules and other.joules else ""
     gives = f"{quality_words(summary, other.error)} for {joules_text(other.joules)}"
     return f"{said} {other.label} gives {gives}{times}."
 
 
 def lines(summary: Summary, facts: Sequence[Facts], width: int = 80) -> list[str]:
-    """The three answers for a terminal, one line each."""
-    found, out = answers(contenders(facts, summary)), []
-    for key, title in TITLES.items():
-        chosen, ties = found[key]
-        head = f"{title + ':':<19}"
+    """The cards for a terminal: a line each, or two where one method is several answers."""
+    found, out = shown(contenders(facts, summary)), []
+    for card in found:
+        chosen, ties = card.answer
         if chosen is None:
-            out.append(head + NOBODY)
             continue
+        head = f"{card.title + ':':<19}"
+        if len(found) < len(TITLES):
+            out.append(card.title + ":")
+            head = "  "
         tail = f", {quality_words(summary, chosen.error)}, {joules_text(chosen.joules)}"
         note = f" ({tie_words(ties)})" if ties else ""
         room = width - len(head) - len(tail)
@@ -184,4 +239,4 @@ def lines(summary: Summary, facts: Sequence[Facts], width: int = 80) -> list[str
             note = " (a tie)" if ties else ""
         label = chosen.label if len(chosen.label) + len(note) <= room else chosen.label[: room - len(note) - 1] + "…"
         out.append(head + label + tail + note)
-    return out
+    return out or [NOBODY_FINISHED]

@@ -261,8 +261,9 @@ def captions(summary: Summary) -> dict[str, dict[str, Any]]:
             "caption": "Shares of each method’s joules, and their sum. Pretraining and the server are in the table.",
         },
         "steps": {
-            "title": "How many fine-tuning steps it takes",
-            "caption": f"{summary.statistic.capitalize()} {summary.metric} over the new tasks (measured).",
+            "title": "How many steps it takes",
+            "caption": f"{summary.statistic.capitalize()} {summary.metric} over the new tasks after each number of "
+            "fine-tuning steps (measured).",
         },
         "spread": {
             "title": "How far apart the agents are",

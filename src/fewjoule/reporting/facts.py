@@ -27,6 +27,7 @@ class Facts:
 
     name: str
     label: str
+    quality_text: str  # as `score_text` writes it
     short: str  # without what stands in brackets, where that still says which method it is
     family: str
     summary: MethodSummary
@@ -35,10 +36,6 @@ class Facts:
     low: float | None
     high: float | None
     spent: tuple[Spent, ...]
-
-    @property
-    def quality_text(self) -> str:
-        return "–" if self.quality is None else digits(self.quality)
 
     @property
     def contends(self) -> bool:
@@ -89,6 +86,7 @@ def digest(folder: RunFolder) -> list[Facts]:
                 family=family_of(method.method),
                 summary=method,
                 quality=quality,
+                quality_text="–" if quality is None else score_text(summary, quality),
                 error=None if quality is None else error_of(summary, quality),
                 low=None if numbers is None or few else numbers.low,
                 high=None if numbers is None or few else numbers.high,
@@ -106,6 +104,11 @@ def _short(label: str) -> str:
 def seconds_kind(spent: Spent) -> str:
     """How the seconds are known: the CPU-time model takes watts for granted, but its seconds are those of a clock."""
     return "measured" if all(source.startswith("CPU time") for source in spent.sources) else spent.kind
+
+
+def score_text(summary: Summary, quality: float) -> str:
+    """A loss as `0.359`, an accuracy as `91.2 %`."""
+    return digits(quality) if summary.metric == "loss" else f"{100 * quality:.1f} %"
 
 
 def error_of(summary: Summary, quality: float) -> float:

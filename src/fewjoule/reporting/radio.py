@@ -48,6 +48,11 @@ CONTROLS: dict[str, list[dict[str, Any]]] = {
 power (the lowest place of active_watts and message_joules is 0), decibels, decibels over a milliwatt, doublings."""
 
 
+def title_of(summary: Summary) -> str:
+    """What the page calls the run's link."""
+    return NAMES.get(summary.link.name, summary.link.name)
+
+
 def knows_messages(summary: Summary) -> bool:
     """Whether the run says what was sent; the folders of older versions do not."""
     return all(method.messages for method in summary.methods.values())

@@ -94,6 +94,7 @@ class MethodSummary(_Part):
     method: str
     settings: dict[str, Any] = {}
     rounds: int
+    sent: str = ""  # what the agents send, in words; empty in the folders of older versions
     ceiling: bool = False  # trained on the new tasks' own family: nobody can have it, so it wins nothing
     diverged: list[int] = []
     quality: dict[int, Quality]
@@ -165,7 +166,7 @@ class Summary(_Part):
         """Why the score is None."""
         at, runs = self.methods[method].quality.get(steps), len(self.seeds) - len(self.methods[method].diverged)
         if at is None:
-            return "diverged" if runs == 0 else "not judged"
+            return "diverged" if runs == 0 else "not tested"
         return f"infinite: {at.overflowed} of {runs * self.tasks} overflowed"
 
     def to_json(self) -> str:

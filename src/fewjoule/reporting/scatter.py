@@ -67,8 +67,9 @@ def scatter(summary: Summary, facts: list[Facts], layout: str, alt_text: str) ->
             moving.append(element("line", x1=x, x2=x, y1=low, y2=high, **bar))
     for f in shown:
         moving.append(_marker(f, *places[f.name]))
-    labels = [(*places[f.name], _label(f, facts, layout)) for f in shown]
-    for f, (x, height_, words), place in zip(shown, labels, placed(labels, width - 2, TOP - 8, bottom), strict=True):
+    labels = [(*places[f.name], _label(f, layout)) for f in shown]
+    spots = placed(labels, width - 2, TOP - 8, bottom, LEFT)
+    for f, (x, height_, words), place in zip(shown, labels, spots, strict=True):
         bold = "bold" if f.name in best else None
         moving.append(label_of(x, height_, place, words, font_weight=bold, data_label=f.name))
     kept = {"data_chart": "quality", "data_layout": layout}
@@ -84,7 +85,7 @@ def of_page(summary: Summary, facts: list[Facts]) -> dict[str, Any]:
                 "width": width,
                 "height": height,
                 "at": heights(summary, facts, name),
-                "labels": {f.name: _label(f, facts, name) for f in finished(facts)},
+                "labels": {f.name: _label(f, name) for f in finished(facts)},
             }
             for name, (width, height) in LAYOUTS.items()
         },
@@ -138,10 +139,5 @@ def _colour(f: Facts) -> str:
     return variable(FAMILIES[f.family].colour)
 
 
-def _label(f: Facts, facts: list[Facts], layout: str) -> str:
-    """A narrow picture has room for the frontier and the best of each family only."""
-    if layout == "narrow":
-        best = next((other for other in finished(facts) if other.contends and other.family == f.family), f)
-        if f is not best and f.contends and not f.is_control and f.name not in on_frontier(facts):
-            return ""
+def _label(f: Facts, layout: str) -> str:
     return f.short if len(f.short) <= LABEL[layout] else f.short[: LABEL[layout] - 1] + "…"

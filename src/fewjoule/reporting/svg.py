@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from fewjoule.energy.show import PREFIXES
 from fewjoule.reporting.colours import variable
 
-CHARACTER = 6.9
-"""Width of a character of 11 pixels, about."""
+CHARACTER = 7.2
+NARROW, BROAD = " ,.:;'()-fijlrtI", "MWmw"
+"""Characters of 11 pixels: most are as wide as `CHARACTER` or a little less, some are half or half as wide again."""
 LINE = 13
 SHAPES = {
     "circle": "M5,0A5,5 0 1 1 -5,0A5,5 0 1 1 5,0Z",
@@ -115,7 +116,11 @@ def joules_tick(value: float) -> str:
 
 
 def number_tick(value: float) -> str:
-    return f"{value:.3g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.0e}".replace("e-0", "e-")
+    """`0.1`, `20`, `1,000`, `1e-5`."""
+    size = abs(value)
+    if size and not 1e-3 <= size < 1e6:
+        return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.3g}"
 
 
 def axis_x(scale: Scale, top: float, bottom: float, words: Callable[[float], str], title: str) -> str:
@@ -145,14 +150,16 @@ def line_path(points: Sequence[tuple[float, float]]) -> str:
 
 def room_of(label: str) -> float:
     """Pixels that a label takes."""
-    return CHARACTER * len(label)
+    return CHARACTER * sum(0.7 if c in NARROW else 1.4 if c in BROAD else 1.0 for c in label)
 
 
-def placed(points: Sequence[tuple[float, float, str]], right: float, top: float, bottom: float) -> list[Place | None]:
+def placed(
+    points: Sequence[tuple[float, float, str]], right: float, top: float, bottom: float, left: float = math.inf
+) -> list[Place | None]:
     """Places for the labels of points (x, y, label), from the top down, each as near to its point as others let it.
 
-    A label stands right of its point, or left where it would leave the picture, on no other label and no marker. An
-    empty label, or one for which there is no room, has no place.
+    A label stands right of its point or, where it is nearer there, left of it; between `left` and `right`, on no other
+    label and no marker. An empty label, or one for which there is no room, has no place.
     """
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y, _ in points]
     found: dict[int, Place | None] = dict.fromkeys(range(len(points)))
@@ -161,18 +168,22 @@ def placed(points: Sequence[tuple[float, float, str]], right: float, top: float,
         if not label:
             continue
         wide = room_of(label)
-        left = x + 10 + wide > right
-        near = x - 10 if left else x + 10
-        ends = (near - wide, near) if left else (near, near + wide)
+        sides = [(x + 10, x + 10, x + 10 + wide)] * (x + 10 + wide <= right)
+        sides += [(x - 10, x - 10 - wide, x - 10)] * (x - 10 - wide >= left or not sides)
         for step in range(2 * math.ceil((bottom - top) / 3)):
             at = y + (step + 1) // 2 * (3 if step % 2 else -3)
-            box = (ends[0], at - LINE / 2, ends[1], at + LINE / 2)
-            free = all(box[2] <= b[0] or b[2] <= box[0] or box[3] <= b[1] or b[3] <= box[1] for b in taken)
+            boxes = [(near, (start, at - LINE / 2, end, at + LINE / 2)) for near, start, end in sides]
+            free = [(near, box) for near, box in boxes if not any(_overlap(box, other) for other in taken)]
             if top <= at - LINE / 2 and at + LINE / 2 <= bottom and free:
+                near, box = free[0]
                 taken.append(box)
-                found[i] = Place(near, at, left)
+                found[i] = Place(near, at, near < x)
                 break
     return [found[i] for i in range(len(points))]
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def in_column(heights: Sequence[float], top: float, bottom: float) -> list[float]:

@@ -14,12 +14,14 @@ from urllib.parse import quote
 
 import numpy as np
 
+from fewjoule.energy.show import digits
 from fewjoule.reporting.colours import variable
 from fewjoule.reporting.figures import png_chunk
 from fewjoule.reporting.predictions import Array, Predictions
 from fewjoule.reporting.svg import axis_x, axis_y, element, line_path, number_tick, picture, scale_of
+from fewjoule.reporting.wording import counted
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 350, 210, 34, 6, 20, 22
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 350, 196, 34, 6, 6, 22
 LEAST_SIDE, LEAST_LENGTH = 8, 8
 """Of an image in pixels, and of an input that is drawn as a line."""
 
@@ -91,6 +93,16 @@ def curves(shown: dict[str, Any], method: str, words: str) -> str:
     clip = element("svg", *inside, x=0, y=TOP - 4, width=WIDTH, height=HEIGHT - TOP - BOTTOM + 8,
                    viewBox=f"0 {TOP - 4} {WIDTH} {HEIGHT - TOP - BOTTOM + 8}")  # fmt: skip
     return picture(WIDTH, HEIGHT, words, *parts, clip)
+
+
+def score_words(shown: dict[str, Any], method: str) -> str:
+    """How well the method does on the first task after its last step, as page.js says it of any task."""
+    now, truth = shown["said"][method][-1][0], shown["truth"][0]
+    after = f"after {counted(shown['steps'][-1], 'step')}"
+    if shown["kind"] == "classes":
+        return f"{sum(a == b for a, b in zip(now, truth, strict=True))} of {len(now)} right {after}"
+    loss = math.fsum((a - b) ** 2 for a, b in zip(now, truth, strict=True)) / len(now)
+    return f"loss {digits(loss) if loss < 1e6 else 'very large'} {after}"
 
 
 def as_picture(x: Array) -> str:

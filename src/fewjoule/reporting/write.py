@@ -14,7 +14,7 @@ from fewjoule.files import write_atomically
 from fewjoule.reporting import cards, radio, scatter, unseen
 from fewjoule.reporting.charts import LAYOUTS, captions, charts
 from fewjoule.reporting.colours import DARK, FAMILIES, LIGHT, as_css
-from fewjoule.reporting.facts import Facts, all_sources, digest, finished, on_frontier, references
+from fewjoule.reporting.facts import Facts, all_sources, digest, finished, on_frontier, references, score_text
 from fewjoule.reporting.figures import as_png, on_white
 from fewjoule.reporting.predictions import Predictions
 from fewjoule.reporting.run_folder import RunFolder
@@ -33,7 +33,9 @@ def write(folder: Path) -> Path:
     """Everything is made before anything is written, so that an error leaves the folder as it was."""
     run = RunFolder.read(folder)
     if not run.summary.tasks:
-        raise InputError(f"{folder} has no new tasks that judge its methods; name some in the study (new_tasks).")
+        raise InputError(
+            f"{folder} has no new tasks to compare its methods on; name some in the study (family.new_tasks)."
+        )
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder} cannot be written to; copy the run folder to where you may write.")
     if (folder / "figures").exists() and not (folder / "figures").is_dir():
@@ -59,7 +61,7 @@ def draw(run: RunFolder, facts: list[Facts]) -> Drawn:
     """Every chart in every layout."""
     summary, words = run.summary, captions(run.summary)
     said = "; ".join(f"{f.label}: {f.quality_text} for {joules_text(f.joules())}" for f in finished(facts))
-    title = f"{summary.metric.capitalize()} against joules on the run’s link “{summary.link.name}”. {said}"
+    title = f"{summary.metric.capitalize()} against joules on {radio.title_of(summary)}. {said}"
     drawn: Drawn = {}
     if finished(facts):
         drawn["quality"] = {layout: scatter.scatter(summary, facts, layout, title) for layout in scatter.LAYOUTS}
@@ -77,7 +79,7 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
     shown = None if predictions is None else unseen.of_page(predictions)
     found = cards.answers(methods)
     looked_at = _looked_at(found, reference, methods, shown)
-    where = f"the run’s link “{summary.link.name}”"
+    where = radio.title_of(summary)
     named = None if reference is None else reference.name
     data = {
         "metric": summary.metric,
@@ -93,7 +95,8 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
         **radio.of_page(facts, summary),
     }
     links = radio.links_of(summary) if known else {}
-    rows = [(radio.NAMES.get(name, name), radio.answers_on(facts, methods, link)) for name, link in links.items()]
+    rows = [(n, radio.NAMES.get(n, n), radio.answers_on(facts, methods, link)) for n, link in links.items()]
+    best = on_frontier(facts)
     return (
         templates(autoescape=True)
         .get_template("page.html")
@@ -104,10 +107,13 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
             facts=facts,
             scored=scored,
             controlled=any(f.is_control and f.summary.method != "random" for f in scored),
-            best=on_frontier(facts),
-            answers=found,
+            best=best,
+            stairs=sum(f.name in best and f.joules() > 0 for f in facts),
+            shown=cards.shown(methods),
             cards=cards,
             sentence=cards.sentence(where, summary, methods, named) if methods else "",
+            where=where,
+            as_score=lambda value: score_text(summary, value),
             radios=rows,
             known=known,
             extreme="lowest" if summary.better == "lower" else "highest",
@@ -123,6 +129,7 @@ def _page(run: RunFolder, facts: list[Facts], drawn: Drawn, predictions: Predict
             folded=[name for name in drawn if name not in (*MAIN, "quality")],
             unseen=shown,
             looked=looked_at,
+            score=lambda name: unseen.score_words(shown or {}, name),
             panel=lambda name, words: unseen.curves(shown or {}, name, words),
             data=data,
             light=as_css(LIGHT),

@@ -159,9 +159,9 @@ def plan(
     built["answers"] = named_method("answers", **ASKED[outputs == 1], **asked)
     if questions is not None:  # as numbers, where they are in a file
         questions = dict(built["answers"].settings)["questions"]
-    wishes: dict[str, dict[str, Any]] = {f"lean, target {target}": {"target": target} for target in TARGETS}
+    wishes: dict[str, dict[str, Any]] = {f"lean, {target}": {"target": target} for target in TARGETS}
     if budget_joules is not None:
-        wishes["lean, within the budget"] = {"budget_joules": budget_joules}
+        wishes["lean, budget"] = {"budget_joules": budget_joules}
     notes = []
     for label, wish in wishes.items():
         wish |= {"weights": model.size, "link": radio, "training_steps": training_steps, "device": processor}
@@ -183,14 +183,14 @@ def plan(
         rows.append({"method": label, **asdict(spent), "total_joules": spent.total_joules, "fits": fits})
     rows.sort(key=lambda row: row["total_joules"])
     if any(row["downlink_joules"] is None for row in rows):
-        notes.append(f"Link {radio.name!r} does not know its receive power: receiving is not counted.")
+        notes.append(f"Link {radio.name!r} has no known receive power, so receiving is not counted.")
     recommended = None
     try:
         choice = medium(
             weights=model.size, link=radio, budget_joules=budget_joules, device=processor, questions=questions,
             outputs=outputs,
         )  # fmt: skip
-        within = "lean, target better" if budget_joules is None else "lean, within the budget"
+        within = "lean, better" if budget_joules is None else "lean, budget"
         recommended, reason = ("answers" if choice.answers else within), choice.reason
     except InputError as error:
         reason = str(error)

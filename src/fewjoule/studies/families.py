@@ -121,7 +121,7 @@ class FilesFamily(Table):
 
 
 class Evaluation(Table):
-    """How new tasks, and agents themselves, are adapted to and judged; `statistic` is the headline over tasks."""
+    """How new tasks, and agents themselves, are adapted to and tested; `statistic` is the headline over tasks."""
 
     tasks: Count = 500
     shots: Count = 40

@@ -49,7 +49,7 @@ class WritersFamily(_Classes):
         written = writers.load(self.folder)
         agents = writers.agents(written, count=self.agents, least=self.least, validation=self.validation)
         drawn = evaluation.drawing()
-        drawn.pop("queries")  # a writer is judged on all that is left
+        drawn.pop("queries")  # a writer is tested on all that is left
         tasks = writers.new_tasks(**drawn, written=written)
         return Built(agents, tasks, f"{written.source}; {len(agents)} agents, {len(tasks.query.mask)} new devices")
 
@@ -68,7 +68,7 @@ class HaptFamily(_Classes):
             data = hapt.spectrum(data, self.bins)
         agents, tests = hapt.agents(data, held_out=evaluation.own_test, validation=self.validation)
         drawn = evaluation.drawing()
-        drawn.pop("queries")  # a person is judged on all that is left
+        drawn.pop("queries")  # a person is tested on all that is left
         return Built(agents, hapt.new_tasks(**drawn, data=data), data.source, tests)
 
 

@@ -85,7 +85,7 @@ class Parts:
 
 def new_folder(study: Study, out: str | None) -> Path:
     """Create the run folder: `out`, or the first free of runs/NAME, runs/NAME-2, ..."""
-    taken = InputError(f"{out} exists and is not empty; choose another --out, or go on with --resume {out}.")
+    taken = InputError(f"{out} exists and is not empty; choose another --out, or continue with --resume {out}.")
     for number in itertools.count(1):
         folder = Path(out) if out else Path("runs") / (study.name if number == 1 else f"{study.name}-{number}")
         try:

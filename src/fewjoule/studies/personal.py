@@ -1,4 +1,4 @@
-"""What every agent gets: judged on test samples of its own, beside what it has alone.
+"""What every agent gets: tested on test samples of its own, beside what it has alone.
 
 Three things per agent: the model that the method gives it, that model after fine-tuning on the agent's own training
 samples (the steps of the new tasks), and the agent's local model, which needed nobody.

@@ -24,8 +24,8 @@ from fewjoule.tasks.format import DataFormat
 from fewjoule.tasks.held_out import hold_out
 from fewjoule.tasks.samples import Agents, Samples, Tasks, for_seeds
 
-CONTROLS = ("average", "local", "random")
-"""Stand beside the method wherever new tasks judge it."""
+BASELINES = ("average", "local", "random")
+"""Methods that every other one is compared with, where there are new tasks."""
 
 
 class OwnAgents(NamedTuple):
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
     tasks: Tasks | None  # None where nothing is judged
     data: str
     own: OwnAgents | None = None
-    tests: Samples | None = None  # [seeds, agents, n, ...] that agents are judged on themselves
+    tests: Samples | None = None  # [seeds, agents, n, ...] that agents are tested on themselves
 
 
 def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
@@ -160,15 +160,15 @@ def own_study(
     tables: dict[str, Any], *, folder: Path, method: str, settings: dict[str, Any], seed: int, where: str,
     one_architecture: bool = True,
 ) -> Study:  # fmt: skip
-    """A study of one method over own agents, with the controls that every comparison needs where new tasks judge.
+    """A study of one method over own agents, with the baselines that every comparison needs, if there are new tasks.
 
     `tables` are the study's family, model, local, energy and evaluation; `where` names them in errors.
     """
     name = folder.resolve().name
     entries = [{"name": method, "label": method, "method": method, **settings}]
     if tables["family"].get("new_tasks"):
-        controls = CONTROLS if one_architecture else CONTROLS[-1:]  # nothing else takes models that differ
-        entries += [{"name": control, "label": control, "method": control} for control in controls if control != method]
+        baselines = BASELINES if one_architecture else BASELINES[-1:]  # nothing else takes models that differ
+        entries += [{"name": each, "label": each, "method": each} for each in baselines if each != method]
     table = {
         "name": re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("_.-")[:60] or "agents",
         "title": f"Own agents: {name}",

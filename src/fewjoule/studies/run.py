@@ -91,8 +91,9 @@ def _compute(prepared: Prepared, parts: Parts, progress: Progress, team: Team) -
     done = agree(prepared, team, parts, stages, meter)
     own, seeds = share_of(prepared, team), ", ".join(map(str, study.seeds))
     progress.line(f"data: {prepared.data}")
-    progress.line(f"model: {prepared.model}; agents: {few(prepared.agents.names)}; seeds: {seeds}")
-    progress.line(f"arithmetic: {meter.describe()}")
+    progress.line(f"model: {prepared.model}")
+    progress.line(f"agents: {few(prepared.agents.names)}; seeds: {seeds}")
+    progress.line(f"energy: {meter.describe()}")
     if team.count > 1:
         progress.line(f"processes: {team.count}, which share the seeds; this one has {len(own.study.seeds)}")
 

@@ -302,7 +302,7 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any]) -> str:
 def _fields(place: list[str], table: dict[str, Any]) -> list[str]:
     """The keys of the table at this place."""
     if not place:
-        return list(Study.model_fields)
+        return [*Study.model_fields, "quick"]  # which `load_study` takes out of the table
     if place[0] == "family":
         return list(FAMILIES[table["family"]["kind"]].model_fields)
     annotation = Study.model_fields[place[0]].annotation

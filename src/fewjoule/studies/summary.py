@@ -39,12 +39,14 @@ def summarise(
     for entry in study.methods:
         part = finished[entry.name]
         good = ~part.arrays["diverged"]
+        method = entry.build()
         in_paper: dict[str, Any] = {"share_best_in_paper": paper[entry.name]} if entry.paper else {}
         methods[entry.name] = MethodSummary(
             label=entry.label or entry.name,
             method=entry.method,
             settings=entry.settings,
-            rounds=entry.build().rounds,
+            rounds=method.rounds,
+            sent=method.sent_in_words,
             ceiling=bool(entry.ceiling),
             diverged=[s for s, ok in zip(study.seeds, good, strict=True) if not ok],
             quality=_quality(study, part, good, metric),

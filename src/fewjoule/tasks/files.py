@@ -80,7 +80,7 @@ def read_agents(
 
 
 def read_tasks(source: str | Path, format: DataFormat, *, shots: int | None = None, seed: int = 0) -> TaskFiles:
-    """New tasks, one per file of a folder (or one file): a device adapts on x, y and is judged on x_test, y_test.
+    """New tasks, one per file of a folder (or one file): a device adapts on x, y and is tested on x_test, y_test.
 
     A file without x_test is split: `shots` random samples (of each class, for classification) to adapt on, the rest to
     judge.

@@ -6,7 +6,7 @@ its files are there, angular velocity in rad/s, three axes each, 50 Hz. A window
 begins 64 samples later, and no window leaves the segment of one activity. Inputs are [128 x channels] flat, channels
 last; the acceleration as it is (gravity tells how the phone is held), the angular velocity too.
 
-Neighbouring windows share half of their samples, so samples to be judged on are never neighbours of those to learn
+Neighbouring windows share half of their samples, so samples to be tested on are never neighbours of those to learn
 from. Users 1..21 are the agents, users 22..30 the new devices.
 """
 

@@ -1,4 +1,4 @@
-"""What every agent keeps to be judged on itself: a share of its samples, taken away before anything is learnt."""
+"""What every agent keeps to be tested on itself: a share of its samples, taken away before anything is learnt."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -102,7 +102,7 @@ class Agents:
 
 
 class Tasks(NamedTuple):
-    """New tasks: arrays are [tasks, n, ...]. A device adapts on `support` and is judged on `query`."""
+    """New tasks: arrays are [tasks, n, ...]. A device adapts on `support` and is tested on `query`."""
 
     support: Samples
     query: Samples

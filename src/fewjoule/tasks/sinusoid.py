@@ -58,7 +58,7 @@ def new_tasks(
     x_range: Range = (-5.0, 5.0),
     seed: int = 0,
 ) -> Tasks:
-    """New tasks with amplitude and phase drawn uniformly; a device sees `shots` samples and is judged on `queries`."""
+    """New tasks with amplitude and phase drawn uniformly; a device sees `shots` samples and is tested on `queries`."""
     for name, value in (("amplitude", amplitude), ("phase", phase), ("x_range", x_range)):
         _check_range(name, value, may_be_point=name != "x_range")
     rng = generator_of_tasks(seed, count=count, shots=shots, queries=queries)

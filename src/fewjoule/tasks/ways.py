@@ -1,4 +1,4 @@
-"""N-way K-shot tasks: some classes out of many, a few samples of each to adapt on, others to be judged on."""
+"""N-way K-shot tasks: some classes out of many, a few samples of each to adapt on, others to be tested on."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -305,6 +305,6 @@ def _fine_tune(
 
 
 def one_task(support: Samples, query: Samples | None = None) -> Tasks:
-    """Samples [n, ...] as the only task of a stack; judged on themselves where no query is given."""
+    """Samples [n, ...] as the only task of a stack; tested on themselves where no query is given."""
     pair = (support, support if query is None else query)
     return Tasks(*(jax.tree.map(lambda a: a[None], samples) for samples in pair))

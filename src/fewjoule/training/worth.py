@@ -1,4 +1,4 @@
-"""Is a starting model worth anything? Its loss after a few fine-tuning steps, beside what is to be had without it.
+"""Is a starting model worth anything? Its loss after a few fine-tuning steps, compared with what there is without it.
 
 Without fine-tuning the loss says little: where tasks differ much, no common model can be good at all of them at once.
 """
@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from fewjoule.energy.counts import count_once
+from fewjoule.energy.show import digits
 from fewjoule.models.model import Model
 from fewjoule.tasks.held_out import evenly
 from fewjoule.tasks.samples import Agents, Samples
@@ -38,14 +39,14 @@ class Worth(NamedTuple):
     def remarks(self) -> list[str]:
         """What a user must know before using the meta-model, one line each."""
         lines = []
-        reached = f"loss {self.final:.3g} after {self.steps} fine-tuning steps on the agents' samples"
+        reached = f"loss {digits(self.final)} after {self.steps} fine-tuning steps on the agents' samples"
         # a constant is perfect where every agent has one class or one sample, and says nothing then
         if self.constant > 0 and NOISE * self.final > self.constant:
-            lines.append(f"no better than a constant: {reached}, {self.constant:.3g} without any model")
+            lines.append(f"no better than a constant: {reached}; without any model it is {digits(self.constant)}")
         elif NOISE * self.final > self.random and self.final != self.random:
-            lines.append(f"no better than a random start: {reached}, {self.random:.3g} from there")
+            lines.append(f"no better than a random start: {reached}; a random start reaches {digits(self.random)}")
         if self.final > RAISED * self.start:
-            lines.append(f"worse than its own start: {reached}, {self.start:.3g} from where it began")
+            lines.append(f"worse than its own start: {reached}; its start reaches {digits(self.start)}")
         return lines
 
 

@@ -59,7 +59,7 @@ def _carry(
     folder: Path, facts: dict[str, Any], operator: Operator, view: View, page: LivePage, patience_seconds: float | None
 ) -> list[Result]:
     """Ask again until all runs are complete; their results."""
-    specs, cure = facts["specs"], f"go on with: fewjoule federation resume {folder}."
+    specs, cure = facts["specs"], f"continue with: fewjoule federation resume {folder}."
     while True:
         try:
             job = operator.start(specs, facts["begun"])

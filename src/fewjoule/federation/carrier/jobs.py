@@ -138,7 +138,7 @@ class Jobs:
 
     def find(self, id: str) -> Job:
         if id not in self._jobs:
-            raise InputError(f"the server has no job {id}; go on with: fewjoule federation resume.")
+            raise InputError(f"the server has no job {id}; continue with: fewjoule federation resume.")
         return self._jobs[id]
 
     def describe(self) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 // The three answers: the same rules and words as reporting/cards.py.
 const HALVES = Math.log10(2);
 const TITLES = { cheapest: "Cheapest sensible", value: "Best value", quality: "Best quality" };
+const NOT_SENSIBLE = "no method is clearly better than a random start";
 const least = (methods, ...keys) =>
   methods.reduce((best, m) => {
     if (!best) return m;
@@ -53,32 +54,53 @@ const qualityWords = (error) => `${page.metric} ${qualityNumber(error)}`;
 function listing(names) {
   return names.length === 1 ? names[0] : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
 }
-function noteWords({ chosen, ties }) {
+function titleOf(keys) {
+  const [first, ...others] = keys.map((key) => TITLES[key]);
+  return listing([first, ...others.map((title) => title[0].toLowerCase() + title.slice(1))]);
+}
+function shownCards(methods, budget) {
+  const found = answers(methods, budget);
+  const keys = Object.keys(TITLES);
+  if (found.cheapest.chosen) {
+    const byMethod = new Map();
+    for (const key of keys.filter((each) => found[each].chosen)) {
+      const { name } = found[key].chosen;
+      byMethod.set(name, [...(byMethod.get(name) ?? []), key]);
+    }
+    return [...byMethod.values()].map((own) => ({ keys: own, title: titleOf(own), answer: found[own.at(-1)], remark: "" }));
+  }
+  const everything = answers(methods, Infinity);
+  if (everything.cheapest.chosen)
+    return [{ keys, title: `No sensible method fits ${si(budget, "J")}`, answer: everything.cheapest, remark: "the cheapest sensible method" }];
+  if (!everything.quality.chosen) return [];
+  if (methods.length === 1) return [{ keys, title: "The only method", answer: everything.quality, remark: "" }];
+  return [{ keys, title: TITLES.quality, answer: everything.quality, remark: NOT_SENSIBLE }];
+}
+function noteWords({ answer: { chosen, ties }, remark }) {
   const ends = page.metric === "loss" ? [chosen.low, chosen.high] : [chosen.high, chosen.low];
   const interval = chosen.low === null ? "too few seeds for an interval" : `95 % interval ${ends.map(qualityNumber).join(" to ")}`;
-  const said = [...(chosen.control ? ["a control: it learns from no agent"] : []), interval];
+  const said = [remark, chosen.control ? "a control: it learns from no agent" : "", interval];
   const cheapest = least(ties, byJoules, byError, byName);
   const others = ties.length > 1 ? [`${ties.length - 1} ${ties.length === 2 ? "other" : "others"}`] : [];
   if (cheapest) said.push(`a tie with ${listing([`${cheapest.short} (${cheapest.control ? "control, " : ""}${si(cheapest.joules, "J")})`, ...others])}`);
   if (chosen.server) said.push(`${si(chosen.server, "J")} more at the server`);
-  return said.join("; ");
+  return said.filter((part) => part).join("; ");
 }
 function sentence(where, methods, budget) {
-  const found = answers(methods, budget);
-  let start = `On ${where},`;
-  if (budget < Infinity) {
-    const fits = methods.filter((m) => m.joules <= budget).length;
-    start = `On ${where} with ${si(budget, "J")} to spend, ${fits} of ${methods.length} methods fit:`;
+  const fitting = methods.filter((m) => m.joules <= budget);
+  let start = `On ${where}, `;
+  if (budget < Infinity) start += `${fitting.length} of ${methods.length} methods cost at most ${si(budget, "J")}. `;
+  let { chosen } = answers(methods, budget).value;
+  if (!chosen) {
+    const needed = answers(methods, Infinity).cheapest.chosen;
+    if (needed) return `${start}The cheapest sensible one, ${needed.label}, costs ${si(needed.joules, "J")}.`;
+    if (methods.length !== 1) return `On ${where}, ${NOT_SENSIBLE}.`;
+    [chosen] = methods;
+    start = `On ${where}, `;
   }
-  const value = found.value.chosen;
-  if (!value) {
-    const cheapest = answers(methods, Infinity).cheapest.chosen;
-    const needs = cheapest ? `the cheapest sensible one needs ${si(cheapest.joules, "J")}` : "none is sensible";
-    return budget === Infinity ? `${start} no method fits: ${needs}.` : `${start} ${needs}.`;
-  }
-  const said = `${start} ${value.label} gives ${qualityWords(value.error)} for ${si(value.joules, "J")}.`;
-  const other = methods.find((m) => m.name === page.reference && m.name !== value.name);
+  const said = `${start}${chosen.label} gives ${qualityWords(chosen.error)} for ${si(chosen.joules, "J")}.`;
+  const other = fitting.find((m) => m.name === page.reference && m.name !== chosen.name);
   if (!other) return said;
-  const times = value.joules && other.joules ? `, ${timesText(other.joules / value.joules)} times the energy` : "";
+  const times = chosen.joules && other.joules ? `, ${timesText(other.joules / chosen.joules)} times the energy` : "";
   return `${said} ${other.label} gives ${qualityWords(other.error)} for ${si(other.joules, "J")}${times}.`;
 }

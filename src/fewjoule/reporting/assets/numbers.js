@@ -3,8 +3,11 @@ const page = JSON.parse(document.getElementById("data").textContent);
 const PREFIXES = { "-12": "p", "-9": "n", "-6": "µ", "-3": "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T" };
 
 function digits(value) {
-  const size = Math.abs(value);
-  return size >= 1e-3 && size < 1000 ? value.toPrecision(3) : String(Number(value.toPrecision(3)));
+  const rounded = Number(value.toPrecision(3));
+  const size = Math.abs(rounded);
+  if (size === 0) return "0";
+  if (size < 1e-3 || size >= 1e6) return rounded.toExponential(2).replace("+", "");
+  return size >= 1000 ? rounded.toLocaleString("en-US") : rounded.toPrecision(3);
 }
 function thousands(value) {
   return Math.min(Math.max(3 * Math.floor(Math.log10(Math.abs(value)) / 3 + 1e-12), -12), 12);

@@ -31,8 +31,7 @@ function valueText(control, value) {
   return control.unit ? si(value, control.unit) : String(value);
 }
 function where() {
-  if (isRun()) return `the run’s link “${page.run}”`;
-  const { title, kind } = page.links[state.link];
+  const { title, kind } = page.links[state.link] ?? { title: state.link };
   if (!Object.keys(state.changes).length) return title;
   const link = linkNow();
   const said = controlsNow().filter((c) => c.key in state.changes || c.key === "spreading_factor");
@@ -49,10 +48,13 @@ function refresh() {
   const joules = Object.fromEntries(Object.entries(spent).map(([name, phases]) => [name, trainingJoules(phases)]));
   const contenders = page.contenders.map((m) => ({ ...m, joules: joules[m.name] }));
   const found = answers(contenders, state.budget);
-  for (const [key, answer] of Object.entries(found)) showCard($(`[data-card=${key}]`), answer);
+  showCards(shownCards(contenders, state.budget));
   setText($("#answer"), sentence(where(), contenders, state.budget));
   setText($("#methods [data-part=where]"), where());
-  showTable(spent, joules, frontier(contenders).map((m) => m.name));
+  const best = frontier(contenders).map((m) => m.name);
+  showTable(spent, joules, best);
+  showPresets();
+  all("[data-part=dashed]").forEach((words) => { words.hidden = best.filter((name) => joules[name] > 0).length < 2; });
   all("svg[data-chart=quality]").forEach((svg) => {
     drawScatter(svg, joules, contenders, state.budget);
     const points = Object.keys(page.scatter.looks).map((n) => `${page.labels[n]}: ${page.qualities[n]} for ${si(joules[n], "J")}`);
@@ -61,17 +63,33 @@ function refresh() {
   all("svg[data-chart=energy]").forEach((svg) => drawShares(svg, spent));
   if (link && $("#air")) setText($("#air"), LINKS[link.kind](link).words + (link.receives ? "; receiving counts too" : "; receiving is not charged"));
   else setText($("#air"), "");
+  if ($("#reset")) $("#reset").hidden = isRun() && state.budget === Infinity;
   if (page.unseen) follow(found);
   announce(found);
 }
-function showCard(card, answer) {
-  const { chosen } = answer;
-  const part = (name) => card.querySelector(`[data-part=${name}]`);
-  card.querySelector(".swatch").style.background = chosen ? page.swatches[chosen.name] : "none";
-  setText(part("label"), chosen ? chosen.label : "no method fits");
-  setText(part("quality"), chosen ? qualityWords(chosen.error) : "");
-  setText(part("joules"), chosen ? si(chosen.joules, "J") : "");
-  setText(part("note"), chosen ? noteWords(answer) : "");
+function showCards(shown) {
+  const box = $(".cards");
+  while (box.children.length > shown.length) box.lastElementChild.remove();
+  while (box.children.length < shown.length) box.append(box.firstElementChild.cloneNode(true));
+  shown.forEach((each, i) => {
+    const card = box.children[i];
+    const { chosen } = each.answer;
+    card.dataset.card = each.keys.join(" ");
+    card.querySelector(".swatch").style.background = page.swatches[chosen.name];
+    const words = { title: each.title, label: chosen.label, quality: qualityWords(chosen.error), joules: si(chosen.joules, "J"), sent: chosen.sent, note: noteWords(each) };
+    for (const [part, text] of Object.entries(words)) setText(card.querySelector(`[data-part=${part}]`), text);
+  });
+}
+function showPresets() {
+  const within = state.budget < Infinity ? ` for at most ${si(state.budget, "J")}` : "";
+  setText($(".radios [data-part=within]"), within);
+  for (const row of all(".radios [data-link]")) {
+    const on = page.methods.map((m) => [m.name, trainingJoules(spentOn(m, page.links[row.dataset.link]))]);
+    const joules = Object.fromEntries(on);
+    const { chosen } = answers(page.contenders.map((m) => ({ ...m, joules: joules[m.name] })), state.budget).value;
+    setText(row.querySelector("[data-part=label]"), chosen ? chosen.short : "nothing fits");
+    setText(row.querySelector("[data-part=joules]"), chosen ? si(chosen.joules, "J") : "");
+  }
 }
 function showTable(spent, joules, best) {
   for (const cell of all("[data-method][data-part]")) {
@@ -93,7 +111,7 @@ let speaking, spokeOnce = false;
 function announce({ value }) {
   clearTimeout(speaking);
   if (!spokeOnce) return void (spokeOnce = true); // nothing to say when the page opens
-  const words = value.chosen ? `Best value: ${value.chosen.label}, ${si(value.chosen.joules, "J")}` : "No method fits";
+  const words = value.chosen ? `Best value: ${value.chosen.label}, ${si(value.chosen.joules, "J")}` : "No sensible method fits";
   speaking = setTimeout(() => setText($("#said"), words), 700);
 }
 
@@ -209,5 +227,9 @@ if (page.unseen) {
 }
 
 all(".controls").forEach((box) => { box.hidden = false; });
-if (form) { readAddress(); showState(); }
+if (form) {
+  $("#fine").open = innerWidth >= 700; // on a phone the numbers are folded away
+  readAddress();
+  showState();
+}
 document.documentElement.dataset.ready = "yes";

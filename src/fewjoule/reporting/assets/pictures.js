@@ -30,24 +30,26 @@ function joulesTick(value) {
   const power = Math.min(Math.max(3 * Math.floor(Math.log10(value) / 3 + 1e-9), -12), 12);
   return `${Number((value / 10 ** power).toPrecision(3))} ${PREFIXES[power]}J`;
 }
-function placed(points, right, top, bottom) {
+function roomOf(label) {
+  const [narrow, broad] = [" ,.:;'()-fijlrtI", "MWmw"];
+  return [...label].reduce((sum, c) => sum + 7.2 * (narrow.includes(c) ? 0.7 : broad.includes(c) ? 1.4 : 1), 0);
+}
+function placed(points, left, right, top, bottom) {
   const LINE = 13;
   const taken = points.map(({ x, y }) => [x - 6, y - 6, x + 6, y + 6]);
   const order = [...points].sort((a, b) => a.y - b.y || a.x - b.x || (a.label < b.label ? -1 : 1));
   for (const point of order.filter((p) => p.label)) {
-    const wide = 6.9 * [...point.label].length;
-    point.left = point.x + 10 + wide > right;
-    point.near = point.left ? point.x - 10 : point.x + 10;
-    const [from, to] = point.left ? [point.near - wide, point.near] : [point.near, point.near + wide];
+    const wide = roomOf(point.label);
+    const sides = point.x + 10 + wide <= right ? [[point.x + 10, point.x + 10, point.x + 10 + wide]] : [];
+    if (point.x - 10 - wide >= left || !sides.length) sides.push([point.x - 10, point.x - 10 - wide, point.x - 10]);
     point.at = null; // no room
-    for (let step = 0; step < 2 * Math.ceil((bottom - top) / 3); step++) {
+    for (let step = 0; step < 2 * Math.ceil((bottom - top) / 3) && point.at === null; step++) {
       const at = point.y + Math.floor((step + 1) / 2) * (step % 2 ? 3 : -3);
-      const free = taken.every((b) => to <= b[0] || b[2] <= from || at + LINE / 2 <= b[1] || b[3] <= at - LINE / 2);
-      if (top <= at - LINE / 2 && at + LINE / 2 <= bottom && free) {
-        point.at = at;
-        taken.push([from, at - LINE / 2, to, at + LINE / 2]);
-        break;
-      }
+      if (at - LINE / 2 < top || at + LINE / 2 > bottom) continue;
+      const free = sides.find(([, from, to]) => taken.every((b) => to <= b[0] || b[2] <= from || at + LINE / 2 <= b[1] || b[3] <= at - LINE / 2));
+      if (!free) continue;
+      Object.assign(point, { at, near: free[0], left: free[0] < point.x });
+      taken.push([free[1], at - LINE / 2, free[2], at + LINE / 2]);
     }
   }
 }
@@ -98,7 +100,7 @@ function drawScatter(svg, joules, contenders, budget) {
     const place = `translate(${p.x.toFixed(1)},${p.y.toFixed(1)})`;
     group.append(element("g", { class: "point", "data-method": p.name, transform: place, opacity: faded(p.name) }, shape));
   }
-  placed(points, width - 2, top - 8, floor);
+  placed(points, left, width - 2, top - 8, floor);
   for (const p of points.filter((each) => each.label && each.at !== null)) {
     const halo = { "paint-order": "stroke", stroke: "var(--ground)", "stroke-width": 5, "stroke-linejoin": "round" };
     const bold = best.includes(p.name) ? "bold" : null;
