@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from fewjoule.energy import Ledger
@@ -24,7 +23,7 @@ from fewjoule.files import locked, sweep
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
 from fewjoule.reporting import write_report
-from fewjoule.simulation.rules import random_start, uses_local
+from fewjoule.simulation.rules import uses_local
 from fewjoule.simulation.run import Run
 from fewjoule.simulation.simulate import Simulation, present_of
 from fewjoule.simulation.work import adaptation_flops, method_flops, server_flops
@@ -40,6 +39,7 @@ from fewjoule.studies.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Agents, Tasks, few
 from fewjoule.training.adapt import FineTuning, adapt, adapt_ahead
 from fewjoule.training.processes import ALONE, Team
+from fewjoule.training.start import random_start
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 from fewjoule.training.worth import adapted_loss, adapted_loss_ahead, constant_loss
 
@@ -187,7 +187,7 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     kept = ("meta", "diverged", "uplink_bits", "downlink_bits", "start_loss", "final_loss")
     arrays = {name: getattr(run, name) for name in kept}
     arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
-    anywhere = jnp.stack([random_start(prepared.model, np.uint32(seed)) for seed in study.seeds])
+    anywhere = np.stack([random_start(prepared.model, np.uint32(seed)) for seed in study.seeds])
     tuning = simulation.method.tuning
     arrays["worth_random"] = _adapted(prepared, anywhere, tuning)
     at_random = np.array_equal(run.start, anywhere)
@@ -251,14 +251,15 @@ def judge(
     if tasks is None:
         nothing = np.zeros((len(metas), 0, len(e.steps)))
         return Part({"loss": nothing, "accuracy": nothing}, {"adaptation": None, "adaptation_flops": 0})
+    metas = np.asarray(metas)
     result = adapt(model, metas, tasks, **e.adapting(), tuning=tuning, rates=rates)
     each = adaptation_flops(model, tasks, e.headline, e.learning_rate, e.optimiser, tuning)
     devices = len(tasks.support.mask)
-    finite = np.flatnonzero(np.isfinite(np.asarray(metas)).all(-1))
+    finite = np.flatnonzero(np.isfinite(metas).all(-1))
     first = finite[0] if len(finite) else 0  # what it costs does not depend on the seed
     fine_tuning = FineTuning(
         model, metas[first], tasks.support, steps=e.headline, learning_rate=e.learning_rate, optimiser=e.optimiser,
-        tuning=tuning, rates=None if rates is None else rates[first],
+        tuning=tuning, rates=None if rates is None else np.asarray(rates)[first],
     )  # fmt: skip
     _, reading = meter.read(fine_tuning.run, each * devices)
     facts = {"adaptation": reading, "adaptation_flops": each}
