@@ -37,7 +37,7 @@ class Program:
 
     def flops(self) -> int:
         """Floating-point operations of one run."""
-        return count(partial(self._jitted, *self._static), *self.arrays).flops
+        return count(partial(self._jitted.__wrapped__, *self._static), *self.arrays).flops
 
     def run(self, around: Around | None = None, work: Callable[[], Any] | None = None) -> Any:
         """Run once, or do `work`, which runs it as often as it must; with `around`, compile first and hand it that."""
