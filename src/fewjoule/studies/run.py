@@ -43,6 +43,8 @@ from fewjoule.training.start import random_start
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 from fewjoule.training.worth import adapted_loss, adapted_loss_ahead, constant_loss
 
+Judged = dict[tuple[Tuning, bytes], np.ndarray[Any, Any]]
+"""The agents' mean losses [seeds] after fine-tuning, from starts that many methods share."""
 DRAWN = ("meta_backward", "maml", "imaml")
 """Methods whose agents' trajectories are drawn; the first of each in a study."""
 
@@ -149,8 +151,9 @@ def _run_methods(
     flops = {entry.name: flops_of(prepared, entry) for entry in left}
     work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
     progress.stage("methods", sum(work.values()))
+    judged: Judged = {}
     for entry in left:
-        yield entry.name, _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter)
+        yield entry.name, _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter, judged)
         progress.advance(work[entry.name])
 
 
@@ -179,7 +182,9 @@ def agents_of(prepared: Prepared, entry: MethodEntry) -> Agents:
     return prepared.study.true_agents(entry.ceiling) if entry.ceiling else prepared.agents
 
 
-def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: Metering) -> Part:
+def _run_method(
+    prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: Metering, judged_before: Judged
+) -> Part:
     study = prepared.study
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergedWarning)  # it stands in the part, and is told to the user from there
@@ -189,9 +194,11 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
     anywhere = np.stack([random_start(prepared.model, np.uint32(seed)) for seed in study.seeds])
     tuning = simulation.method.tuning
-    arrays["worth_random"] = _adapted(prepared, anywhere, tuning)
-    at_random = np.array_equal(run.start, anywhere)
-    arrays["worth_start"] = arrays["worth_random"] if at_random else _adapted(prepared, run.start, tuning)
+    for name, start in (("worth_random", anywhere), ("worth_start", np.asarray(run.start))):
+        which = (tuning, start.tobytes())
+        if which not in judged_before:
+            judged_before[which] = _adapted(prepared, start, tuning)
+        arrays[name] = judged_before[which]
     arrays["worth_final"] = _adapted(prepared, run.meta, tuning, run.rates)
     arrays["worth_constant"] = np.broadcast_to(constant_loss(prepared.model, prepared.agents), len(study.seeds))
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}

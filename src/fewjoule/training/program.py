@@ -3,6 +3,7 @@
 Compiling is not part of what a device spends.
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,8 +14,9 @@ import numpy as np
 from fewjoule.energy.counts import count
 from fewjoule.energy.metering import Around
 
-COMPILER_OPTIONS = {"xla_backend_optimization_level": 1}
-"""A third less compile time than XLA's default level 3, at the same speed: the work is in matrix products."""
+COMPILER_OPTIONS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": os.cpu_count() or 1}
+"""A third less compile time than XLA's default level 3, at the same speed: the work is in matrix products. And a tenth
+less where a program is cut into as many parts as there are cores, not 32."""
 
 
 class Program:
