@@ -9,7 +9,7 @@
     cores        the methods of the sinusoid study on one core and on all of them
     processes    the same on one core and by two processes of one core each
     stages       where the time of `fewjoule run sinusoid` goes, without a cache of compiled programs and with one;
-                 written into docs/scale.md
+                 these three are written into docs/scale.md
 
 Agents are sinusoids of 20 samples, the model has 1761 weights, FedAvg takes 5 local steps. Every job is a process of
 its own, so that its peak memory is its own. Times are seconds of a process with one thread, which a busy machine does
@@ -26,12 +26,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 SAMPLES, LOCAL_STEPS, BATCH = 20, 5, 10
-STAGES_BEGIN, STAGES_END = "<!-- written by bench/scale.py stages -->", "<!-- end -->"
+PAGE = Path(__file__).parents[1] / "docs/scale.md"
 
 
 def draws(agents: int, block: int = 10_000) -> Iterator[tuple[Any, Any]]:
@@ -145,6 +146,25 @@ def in_a_process(job: str, *args: Any, flags: str = ONE_THREAD) -> dict[str, Any
     return json.loads(found.stdout.splitlines()[-1])
 
 
+def write(block: str, lines: list[str]) -> None:
+    """Put lines into a block of docs/scale.md, and show them."""
+    begin, end = f"<!-- written by bench/scale.py {block} -->", "<!-- end -->"
+    head, found, rest = PAGE.read_text("utf-8").partition(begin)
+    if not found or end not in rest:
+        raise SystemExit(f"{PAGE} must have a block from {begin} to {end}.")
+    PAGE.write_text("\n".join([head + begin, *lines, end + rest.partition(end)[2]]), "utf-8")
+    print("\n".join(lines), flush=True)
+
+
+def conditions(quick: bool) -> str:
+    """What was run, when, and how busy the machine was."""
+    return (
+        f"`fewjoule run sinusoid{' --quick' if quick else ''}`, {len(os.sched_getaffinity(0))} cores, "
+        f"{time.strftime('%Y-%m-%d')}, load average {os.getloadavg()[0]:.0f} at the end (a quiet machine has at most "
+        "its cores)"
+    )
+
+
 def show(what: str, asked: str, ratio: float, notes: str) -> None:
     print(f"{what:58}{asked:>14}{ratio:9.2f}   {notes}", flush=True)
 
@@ -247,20 +267,33 @@ def study_methods(name: str, cores: list[int], quick: bool, placed: list[Any] | 
     return {"seconds": clock, "cpu": process, "busiest": busiest}
 
 
+@cache
+def on_one_core(quick: bool) -> dict[str, float]:
+    """What two jobs compare with, measured once."""
+    return in_a_process("study_methods", "sinusoid", sorted(os.sched_getaffinity(0))[:1], quick, flags="")
+
+
 def cores(quick: bool) -> None:
     every = sorted(os.sched_getaffinity(0))
-    one, many = (in_a_process("study_methods", "sinusoid", own, quick, flags="") for own in (every[:1], every))
-    notes = f"{one['seconds']:.1f} and {many['seconds']:.1f} s on the clock; busiest threads "
-    notes += f"{one['busiest']:.1f} and {many['busiest']:.1f} s, all {one['cpu']:.1f} and {many['cpu']:.1f} s"
-    what = f"methods of the sinusoid study: one core over {len(every)}"
-    show(what, "at least 1.7", one["seconds"] / many["seconds"], notes)
+    one, many = on_one_core(quick), in_a_process("study_methods", "sinusoid", every, quick, flags="")
+    write("cores", [
+        f"{conditions(quick)}. Methods alone, with their judging; seconds on the clock, of all threads, and of the "
+        "busiest one.",
+        "",
+        "| cores | clock | all threads | busiest thread |",
+        "|---|---|---|---|",
+        *(f"| {count} | {took['seconds']:.1f} s | {took['cpu']:.1f} s | {took['busiest']:.1f} s |"
+          for count, took in ((1, one), (len(every), many))),
+        "",
+        f"Ratio of the clocks: {one['seconds'] / many['seconds']:.2f} (target: at least 1.7).",
+    ])  # fmt: skip
 
 
 def processes(quick: bool) -> None:
     from fewjoule.training.processes import free_address
 
     first, second = sorted(os.sched_getaffinity(0))[:2]
-    one, address = in_a_process("study_methods", "sinusoid", [first], quick, flags=""), free_address()
+    one, address = on_one_core(quick), free_address()
     with ThreadPoolExecutor(2) as pool:
         both = [
             pool.submit(in_a_process, "study_methods", "sinusoid", [core], quick, [address, k, 2], flags="")
@@ -268,8 +301,10 @@ def processes(quick: bool) -> None:
         ]
         two = both[0].result()
         both[1].result()
-    notes = f"{one['seconds']:.1f} and {two['seconds']:.1f} s on the clock"
-    show("methods of the sinusoid study: one process over two", "at least 1.6", one["seconds"] / two["seconds"], notes)
+    write("processes", [
+        f"{conditions(quick)}. Methods alone: one process on one core took {one['seconds']:.1f} s, two processes of "
+        f"one core each {two['seconds']:.1f} s. Ratio: {one['seconds'] / two['seconds']:.2f} (target: at least 1.6).",
+    ])  # fmt: skip
 
 
 def study_stages(name: str, cache: str, quick: bool) -> dict[str, Any]:
@@ -301,21 +336,15 @@ def study_stages(name: str, cache: str, quick: bool) -> dict[str, Any]:
 def stages(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as cache:
         cold, warm = (in_a_process("study_stages", "sinusoid", cache, quick, flags="") for _ in range(2))
-    load, nothing = os.getloadavg()[0], (0.0, 0.0, 0.0)
+    nothing = (0.0, 0.0, 0.0)
     lines = ["| stage | cold: clock | all threads | warm: clock | all threads |", "|---|---|---|---|---|"]
     for name in cold["took"]:
         times = [seconds for run in (cold, warm) for seconds in run["took"].get(name, nothing)[:2]]
         lines.append(f"| {name} | " + " | ".join(f"{seconds:.1f} s" for seconds in times) + " |")
     sums = [sum(times[k] for times in run["took"].values()) for run in (cold, warm) for k in (0, 1)]
     lines.append("| all | " + " | ".join(f"{seconds:.1f} s" for seconds in sums) + " |")
-    what = f"`fewjoule run sinusoid{' --quick' if quick else ''}`, {len(os.sched_getaffinity(0))} cores, "
-    what += f"{time.strftime('%Y-%m-%d')}, load average {load:.0f} at the end (a quiet machine has at most its cores); "
-    what += f"programs compiled: {cold['compiled']} cold, {warm['compiled']} warm."
-    page = Path(__file__).parents[1] / "docs/scale.md"
-    head, _, rest = page.read_text("utf-8").partition(STAGES_BEGIN)
-    tail = rest.partition(STAGES_END)[2]
-    page.write_text("\n".join([head + STAGES_BEGIN, what, "", *lines, STAGES_END + tail]), "utf-8")
-    print("\n".join([what, *lines]))
+    compiled = f"programs compiled: {cold['compiled']} cold, {warm['compiled']} warm"
+    write("stages", [f"{conditions(quick)}; {compiled}.", "", *lines])
 
 
 JOBS: dict[str, Callable[[bool], None]] = {

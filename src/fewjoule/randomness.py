@@ -79,16 +79,27 @@ def _threefry(key: Any, counter: Any) -> tuple[Any, Any]:
     return a, b
 
 
-def round_keys(seed: int, rounds: int, ids: np.ndarray[Any, Any]) -> Array:
-    """`round_key` of agents [agents], or of those of each round [rounds, agents], in every round: [rounds, agents].
+def round_keys(seed: int, rounds: int, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The data of `round_key` of agents [agents], or of those of each round [rounds, agents], in every round:
+    [rounds, agents, 2]. Drawn by NumPy, since compiling it would take longer."""
+    of_round = [word[:, None] for word in _folded(_root(seed, "round"), np.arange(rounds))]
+    return np.stack(np.broadcast_arrays(*_folded(of_round, ids)), -1)
 
-    Drawn by NumPy, since compiling it would take longer.
-    """
+
+def agent_keys(seed: int, purpose: str, ids: Any) -> np.ndarray[Any, Any]:
+    """The data [agents, 2] of the keys of agents for one purpose; by NumPy, as `round_keys`."""
+    return np.stack(_folded(_root(seed, purpose), ids), -1)
+
+
+def _root(seed: int, purpose: str) -> tuple[Any, Any]:
+    """The data of `key_for`."""
+    return _folded(np.asarray([0, seed], np.uint32), PURPOSES.index(purpose))
+
+
+def _folded(key: Any, numbers: Any) -> tuple[Any, Any]:
+    """`jax.random.fold_in` of numbers, by NumPy."""
     with np.errstate(over="ignore"):  # whole numbers of 32 bits go round
-        root = _threefry(np.asarray([0, seed], np.uint32), np.uint32(PURPOSES.index("round")))
-        of_round = _threefry(root, np.arange(rounds, dtype=np.uint32)[:, None])
-        words = _threefry(of_round, np.asarray(ids, np.uint32))
-    return jax.random.wrap_key_data(jnp.asarray(np.stack(np.broadcast_arrays(*words), -1)))
+        return _threefry(key, np.asarray(numbers, np.uint32))
 
 
 def round_key(root: Array, round_index: int | Array, agent: int | Array) -> Array:

@@ -36,6 +36,7 @@ from fewjoule.simulation import rules
 from fewjoule.simulation.work import vector_of
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import train_locally
+from fewjoule.training.start import random_start
 
 Home = Callable[[Contract], tuple[AgentData, Array | OwnModel | None]]
 """What an agent has for a run: its samples, with classes numbered as the run does, and the model that it trained
@@ -165,7 +166,7 @@ class AgentRunner:
         """The agent's own model: given by its owner, or trained here once for all runs with these settings."""
         spec = agreed.spec
         if not rules.uses_local(agreed.method):
-            return rules.random_start(agreed.model, spec.seed), AgentReport()
+            return random_start(agreed.model, spec.seed), AgentReport()
         settings = json.dumps([spec.model, spec.local, spec.seed], sort_keys=True)
         same = _digest(settings, (data.train, () if own is None else own))  # also for other methods and runs
         path = self._folder / "local" / f"{same.hex()}.state"

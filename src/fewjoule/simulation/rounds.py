@@ -21,6 +21,7 @@ from fewjoule.simulation.cohort import Rows, one_round
 from fewjoule.simulation.how import How
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.mesh import everywhere, over_devices, spread
+from fewjoule.training.program import COMPILER_OPTIONS
 
 SEEDS = "seeds"
 """The axis that all seeds run along at once."""
@@ -31,23 +32,23 @@ DRAWN_AT_ONCE = 1_000_000
 class Draws(NamedTuple):
     """What is random about the rounds of every seed, drawn before them: programs of their own, which methods share."""
 
-    start: Array  # [seeds, d], the common one, shared weights first
-    who: Array | None  # [seeds, rounds, rows], the positions of those who take part, rising; None where all do
-    keys: Array  # [seeds, rounds, rows]
+    start: Any  # [seeds, d], the common one, shared weights first
+    who: Any  # [seeds, rounds, rows], the positions of those who take part, rising; None where all do
+    keys: Any  # [seeds, rounds, rows, 2], their data
 
 
 def draws(
-    method: Method, model: Model, present: int | None, cohorts: Array | None, ids: Array, seeds: Any, *, apart: bool
+    method: Method, model: Model, present: int | None, cohorts: Any, ids: Array, seeds: Any, *, apart: bool
 ) -> Draws:
     """`present` agents are drawn for each round, or `cohorts` [rounds, rows] are their positions, with fillers beyond
     the last agent; all take part where both are None. Where agents are `apart`, all have a key in every round."""
-    who = None if cohorts is None else jnp.broadcast_to(cohorts, (len(seeds), *cohorts.shape))
+    who = None if cohorts is None else np.broadcast_to(cohorts, (len(seeds), *cohorts.shape))
     who = who if present is None else _drawn(method.rounds, present, ids, seeds)
     rows = np.asarray(ids)[None].repeat(len(seeds), 0)
     if who is not None and not apart:
         rows = rows[0].take(np.asarray(who), mode="clip")
     keys = [round_keys(int(seed), method.rounds, own) for seed, own in zip(seeds, rows, strict=True)]
-    return Draws(jnp.stack([rules.common_start(method, model, seed) for seed in seeds]), who, jnp.stack(keys))
+    return Draws(np.stack([rules.common_start(method, model, seed) for seed in seeds]), who, np.stack(keys))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
@@ -62,9 +63,6 @@ def rounds_program(
 
     def of_first_seed(values: Array) -> Array:
         return jax.lax.all_gather(values, SEEDS)[0] if together else values
-
-    def mean_loss(vector: Array, data: AgentData) -> Array:
-        return each(lambda own: rules.loss_at(model, vector, own))(data).mean()
 
     def one_seed(seed: Array, drawn: Draws, data: AgentData, models: Any) -> tuple[dict[str, Any], Any]:
         if owners is None:
@@ -83,7 +81,8 @@ def rounds_program(
             up, down = rules.probe_bytes(method, model, jax.tree.map(lambda p: p[0], probes))
             first_up, first_down = first_up + up, first_down + down
         server, broadcast = how.by_itself(method.init)(start, probes)
-        who, keys, everyone, rows_here = drawn.who, drawn.keys, (states, data, weights), None
+        who, keys = drawn.who, jax.random.wrap_key_data(drawn.keys)
+        everyone, rows_here = (states, data, weights), None
         fillers = -keys.shape[1] % how.devices if how.splits(method) else 0
         if fillers:  # so that the devices divide the rows
             keys = _with_fillers(keys.T, fillers).T
@@ -126,7 +125,9 @@ def rounds_program(
         (server, broadcast, states, paths), (trace, size_bytes, said) = jax.lax.scan(
             round_of, (server, broadcast, states, paths), rounds
         )
-        states, size_bytes = jax.tree.map(lambda a: a[: len(ids)], states), tuple(b[:, : len(ids)] for b in size_bytes)
+        if rows_here is not None:
+            states = jax.tree.map(lambda a: a[: len(ids)], states)
+            size_bytes = tuple(b[:, : len(ids)] for b in size_bytes)
         if how.splits(method):
             each_device = everywhere(trace.spread, how.devices)  # a maximum over devices would lose NaN
             trace = trace._replace(spread=each_device.max(-1))
@@ -143,9 +144,6 @@ def rounds_program(
             "messages": jax.tree.map(lambda a: a[-1], said) if method.rounds else None,
             "start": begin,
             "trace": trace,
-            "start_loss": mean_loss(begin, data),
-            "final_loss": mean_loss(meta, data),
-            "finite": jnp.isfinite(meta).all(),
             "size_bytes": (
                 jnp.concatenate([first_up[None], size_bytes[0]]),
                 jnp.concatenate([first_down[None], size_bytes[1]]),
@@ -176,6 +174,24 @@ def rounds_program(
         out, paths = over_devices(of_some, len(seeds), (True, True, per_seed, True))(seeds, drawn, data, models)
         paths = jax.tree.map(lambda path: path[0], paths)
     return {**out, "paths": paths}
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2), compiler_options=COMPILER_OPTIONS)
+def mean_losses(model: Model, how: How, per_seed: bool, vectors: Array, data: AgentData) -> Array:
+    """The agents' mean loss [seeds, k] at vectors [seeds, k, d]: before the rounds and after them. Never part of their
+    program: methods share it, and what judges a method is no part of its cost."""
+
+    def one_seed(vectors: Array, data: AgentData) -> Array:
+        def mean_loss(vector: Array) -> Array:
+            return how.each(lambda own: rules.loss_at(model, vector, own))(data).mean()
+
+        return jax.lax.map(mean_loss, vectors)
+
+    if len(vectors) == 1:
+        return one_seed(vectors[0], jax.tree.map(lambda a: a[0], data) if per_seed else data)[None]
+    over_seeds = how.each if how.alone and per_seed else lambda one: jax.vmap(one, (0, 0 if per_seed else None))
+    losses: Array = over_devices(over_seeds(one_seed), len(vectors), (True, per_seed))(vectors, data)
+    return losses
 
 
 def _gathered(tree: Any, who: Array | None) -> Any:

@@ -16,10 +16,9 @@ from fewjoule.errors import InputError
 from fewjoule.methods.method import Broadcast, Everyone, Info, Method, Start, share_cut, shared_key
 from fewjoule.models.model import Model
 from fewjoule.models.parts import Parts, last_layer, parts_of, with_prototypes
-from fewjoule.randomness import key_for
 from fewjoule.tasks.held_out import evenly
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training.program import COMPILER_OPTIONS
+from fewjoule.training.start import random_start
 
 DIVERGED_AT = 10.0
 """A run has diverged where the agents' mean loss at the meta-model is beyond this multiple of that at the start. MAML
@@ -88,13 +87,6 @@ def common_start(method: Method, model: Model, seed: Any) -> Array:
     """The seed's random start [d], shared weights first. Both ends draw it, so it costs nothing to send."""
     start: Array = parts(method, model).body_first(random_start(model, seed))
     return start
-
-
-@partial(jax.jit, static_argnums=0, compiler_options=COMPILER_OPTIONS)
-def random_start(model: Model, seed: Any) -> Array:
-    """The seed's random start as the model has it. Never part of another program: drawing takes as long to compile as
-    a round, all methods share it, and its bits are the same wherever it is drawn."""
-    return model.init(key_for(seed, "start"))
 
 
 def whole(method: Method, model: Model, shared: Array, common: Array) -> Array:

@@ -4,7 +4,7 @@ From a method, agents and their local models to one meta-model per seed, a trace
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from fewjoule.randomness import agent_ids
 from fewjoule.simulation import rules
 from fewjoule.simulation.how import How, how_to_go
 from fewjoule.simulation.learning import Learning
-from fewjoule.simulation.rounds import draws, rounds_program
+from fewjoule.simulation.rounds import draws, mean_losses, rounds_program
 from fewjoule.simulation.run import Run
 from fewjoule.simulation.work import data_of
 from fewjoule.tasks.samples import Agents
@@ -80,6 +80,8 @@ class Simulation:
         drawn = draws(method, model, present, cohorts, ids, seeds, apart=how.apart)
         arrays = (agents.data, ids, models, drawn, seeds)
         self._program = Program(rounds_program, static, arrays)
+        per_seed, samples = agents.seeds is not None, jax.tree.map(np.asarray, agents.data)
+        self._losses: Callable[[Any], Array] = lambda ends: mean_losses(model, how, per_seed, ends, samples)
         self._learning = None if method.learn is None else Learning(method, model, agents, seeds)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
         self._result = partial(Run, method, model, agents.names, self._seeds, data=data_of(agents))
@@ -97,11 +99,13 @@ class Simulation:
         out = dict(jax.tree.map(np.asarray, self._program.run(around)))  # NumPy has nothing to compile for what follows
         messages = out.pop("messages")
         if self._learning is not None:
-            out |= jax.tree.map(np.asarray, self._learning.run(out["start"], messages, around_server))
-        start_loss, final_loss = out["start_loss"], out["final_loss"]
+            out["meta"] = np.asarray(self._learning.run(out["start"], messages, around_server))
+        ends = np.stack([out["start"], out["meta"]], 1)
+        out["start_loss"], out["final_loss"] = start_loss, final_loss = np.asarray(self._losses(ends)).T
         last_loss = out["trace"].loss[:, -1] if self.method.rounds else final_loss
         losses = (start_loss, final_loss, last_loss)
-        diverged = rules.has_diverged(self.method, *losses, out.pop("finite"), self._diverged_at)
+        finite = np.isfinite(out["meta"]).all(-1)
+        diverged = rules.has_diverged(self.method, *losses, finite, self._diverged_at)
         out["meta"] = np.where(diverged[:, None], np.float32(np.nan), out["meta"])
         warn_diverged(self.method, self._seeds, diverged, start_loss, final_loss, self._diverged_at)
         bits = tuple(8 * np.asarray(b, np.int64) for b in out.pop("size_bytes"))
@@ -131,7 +135,7 @@ def present_of(agents: int, participation: float) -> int:
 
 def _checked_presence(
     method: Method, agents: Agents, participation: float, availability: Any
-) -> tuple[int | None, Array | None]:
+) -> tuple[int | None, np.ndarray[Any, Any] | None]:
     """How many agents a round draws (None for all), and the positions of those who are there in each round (None where
     nobody said), [rounds, the most of a round], with fillers after the last."""
     if not 0 < participation <= 1:
@@ -150,12 +154,12 @@ def _checked_presence(
     return present, None if availability is None else _positions(availability)
 
 
-def _positions(availability: np.ndarray[Any, Any]) -> Array:
+def _positions(availability: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     rounds, agents = availability.shape
     cohorts = np.full((rounds, max(1, availability.sum(1).max(initial=0))), agents, np.int32)
     for row, there in zip(cohorts, availability, strict=True):
         row[: there.sum()] = np.flatnonzero(there)
-    return jnp.asarray(cohorts)
+    return cohorts
 
 
 def _checked_models(
@@ -187,7 +191,7 @@ def _checked_models(
         raise InputError(
             "local models must be finite, got NaN or infinity; lower the learning rate of the local training."
         )
-    return None, jnp.asarray(models)
+    return None, models
 
 
 def _own_models(
@@ -206,7 +210,7 @@ def _own_models(
                 f"the model of agent {name!r} must be {own.model.size} finite weights, for each seed or all."
             )
         check_alike(own.model, model, f"the model of agent {name!r}")
-        vectors.append(jnp.asarray(vector))
+        vectors.append(vector)
     return tuple(own.model for own in local), tuple(vectors)
 
 

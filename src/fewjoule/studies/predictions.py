@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +13,10 @@ from fewjoule.models.model import Model
 from fewjoule.reporting.predictions import Array, Predictions
 from fewjoule.studies.families import Evaluation
 from fewjoule.tasks.samples import Samples, Tasks
-from fewjoule.training.adapt import adapt
-from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
+from fewjoule.training.adapt import at_each
+from fewjoule.training.descent import optimiser as make_optimiser
+from fewjoule.training.program import COMPILER_OPTIONS
+from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 TASKS = 8
 QUERIES = {"regression": 60, "classification": 12}
@@ -36,7 +39,7 @@ def predict_new_tasks(
 
     The tasks are the study's first, chosen by nothing, and so are the queries, evenly over a task's list.
     """
-    few: Tasks = jax.tree.map(lambda a: a[:TASKS], tasks)
+    few: Tasks = jax.tree.map(lambda a: np.asarray(a)[:TASKS], tasks)
     steps = sorted({0, 1, evaluation.headline})
     classifies = model.loss_name == "cross_entropy"
     least = int(np.asarray(few.query.mask).sum(-1).min())
@@ -47,33 +50,41 @@ def predict_new_tasks(
     for name, start in starts.items():
         if np.isfinite(start.meta).all():
             groups.setdefault((start.tuning, start.rates is None), {})[name] = start
-    said: dict[str, list[Array]] = {name: [] for name in starts if any(name in group for group in groups.values())}
-    settings: dict[str, Any] = {"learning_rate": evaluation.learning_rate, "optimiser": evaluation.optimiser}
+    said: dict[str, Array] = {}
     for (tuning, plain), group in groups.items():
-        stack = jnp.stack([start.meta for start in group.values()])
+        metas = np.stack([start.meta for start in group.values()])
         rates = None if plain else np.stack([start.rates for start in group.values()])
-        for count in steps:
-            how = {"tuning": tuning, "rates": rates, "keep_models": True, **settings}
-            models = adapt(model, stack, few, steps=[count], **how).models
-            for name, each in zip(group, np.asarray(_said(model, models, queries)), strict=True):
-                said[name].append(each.astype(np.int32 if classifies else np.float32))
+        static = (model, tuple(steps), evaluation.learning_rate, evaluation.optimiser, tuning)
+        each = np.asarray(_said(*static, metas, rates, few.support, queries))
+        said |= zip(group, each.astype(np.int32 if classifies else np.float32), strict=True)
     drawn = SAMPLES if math.prod(few.support.x.shape[2:]) == 1 else 0
     support_x, support_y = _real(jax.tree.map(lambda a: a[:, :drawn], few.support._replace(allowed=None)), classifies)
     query_x, query_y = _real(queries, classifies)
-    found = {name: np.stack(each) for name, each in said.items()}
+    found = {name: said[name] for name in starts if name in said}
     return Predictions(steps, seed, support_x, support_y, query_x, query_y, found)
 
 
-def _said(model: Model, models: Any, queries: Samples) -> Any:
-    """Outputs or classes [methods, tasks, q, ...] of models [methods, tasks, d]."""
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), compiler_options=COMPILER_OPTIONS)
+def _said(
+    model: Model, steps: tuple[int, ...], learning_rate: float, optimiser: str, tuning: Tuning, metas: Any, rates: Any,
+    support: Samples, queries: Samples,
+) -> Any:  # fmt: skip
+    """Outputs or classes [methods, steps, tasks, q, ...] of meta-models [methods, d] after each number of steps."""
 
-    def one(vector: Any, samples: Samples) -> Any:
-        outputs = model.apply(vector, samples.x)
+    def outputs(samples: Samples, vector: Any) -> Any:
+        found = model.apply(vector, samples.x)
         if model.loss_name != "cross_entropy":
-            return outputs
-        return (outputs if samples.allowed is None else jnp.where(samples.allowed, outputs, -jnp.inf)).argmax(-1)
+            return found
+        return (found if samples.allowed is None else jnp.where(samples.allowed, found, -jnp.inf)).argmax(-1)
 
-    return jax.lax.map(lambda each: jax.vmap(one)(each, queries), models)
+    def one(meta: Any, rates: Any, support: Samples, queries: Samples) -> Any:
+        by = rated(make_optimiser(optimiser, learning_rate), rates)
+        return at_each(model, steps, by, tuning, meta, support, partial(outputs, queries))[0]
+
+    def of_method(both: tuple[Any, Any]) -> Any:
+        return jax.vmap(partial(one, *both), out_axes=1)(support, queries)
+
+    return jax.lax.map(of_method, (metas, rates))
 
 
 def _real(samples: Samples, classifies: bool) -> tuple[Array, Array]:

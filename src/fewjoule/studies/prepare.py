@@ -91,7 +91,7 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
 
 def _for_seeds(samples: Samples, seeds: list[int]) -> Samples:
     """The same samples for every seed, on a leading axis."""
-    repeated: Samples = jax.tree.map(lambda a: jnp.stack([a] * len(seeds)), samples)
+    repeated: Samples = jax.tree.map(lambda a: jnp.asarray(np.stack([a] * len(seeds))), samples)
     return repeated
 
 

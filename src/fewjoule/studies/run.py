@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from fewjoule.energy import Ledger
@@ -24,7 +23,7 @@ from fewjoule.files import locked, sweep
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
 from fewjoule.reporting import write_report
-from fewjoule.simulation.rules import random_start, uses_local
+from fewjoule.simulation.rules import uses_local
 from fewjoule.simulation.run import Run
 from fewjoule.simulation.simulate import Simulation, present_of
 from fewjoule.simulation.work import adaptation_flops, method_flops, server_flops
@@ -40,9 +39,12 @@ from fewjoule.studies.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Agents, Tasks, few
 from fewjoule.training.adapt import FineTuning, adapt, adapt_ahead
 from fewjoule.training.processes import ALONE, Team
+from fewjoule.training.start import random_start
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 from fewjoule.training.worth import adapted_loss, adapted_loss_ahead, constant_loss
 
+Judged = dict[tuple[Tuning, bytes], np.ndarray[Any, Any]]
+"""The agents' mean losses [seeds] after fine-tuning, from starts that many methods share."""
 DRAWN = ("meta_backward", "maml", "imaml")
 """Methods whose agents' trajectories are drawn; the first of each in a study."""
 
@@ -150,8 +152,9 @@ def _run_methods(
     flops = {entry.name: flops_of(prepared, entry) for entry in left}
     work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
     progress.stage("methods", sum(work.values()))
+    judged: Judged = {}
     for entry in left:
-        yield entry.name, _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter)
+        yield entry.name, _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter, judged)
         progress.advance(work[entry.name])
 
 
@@ -180,7 +183,9 @@ def agents_of(prepared: Prepared, entry: MethodEntry) -> Agents:
     return prepared.study.true_agents(entry.ceiling) if entry.ceiling else prepared.agents
 
 
-def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: Metering) -> Part:
+def _run_method(
+    prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: Metering, judged_before: Judged
+) -> Part:
     study = prepared.study
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergedWarning)  # it stands in the part, and is told to the user from there
@@ -188,11 +193,13 @@ def _run_method(prepared: Prepared, entry: MethodEntry, simulation: Simulation, 
     kept = ("meta", "diverged", "uplink_bits", "downlink_bits", "start_loss", "final_loss")
     arrays = {name: getattr(run, name) for name in kept}
     arrays |= {f"trace_{name}": value for name, value in run.trace._asdict().items()}
-    anywhere = jnp.stack([random_start(prepared.model, np.uint32(seed)) for seed in study.seeds])
+    anywhere = np.stack([random_start(prepared.model, np.uint32(seed)) for seed in study.seeds])
     tuning = simulation.method.tuning
-    arrays["worth_random"] = _adapted(prepared, anywhere, tuning)
-    at_random = np.array_equal(run.start, anywhere)
-    arrays["worth_start"] = arrays["worth_random"] if at_random else _adapted(prepared, run.start, tuning)
+    for name, start in (("worth_random", anywhere), ("worth_start", np.asarray(run.start))):
+        which = (tuning, start.tobytes())
+        if which not in judged_before:
+            judged_before[which] = _adapted(prepared, start, tuning)
+        arrays[name] = judged_before[which]
     arrays["worth_final"] = _adapted(prepared, run.meta, tuning, run.rates)
     arrays["worth_constant"] = np.broadcast_to(constant_loss(prepared.model, prepared.agents), len(study.seeds))
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
@@ -252,14 +259,15 @@ def judge(
     if tasks is None:
         nothing = np.zeros((len(metas), 0, len(e.steps)))
         return Part({"loss": nothing, "accuracy": nothing}, {"adaptation": None, "adaptation_flops": 0})
+    metas = np.asarray(metas)
     result = adapt(model, metas, tasks, **e.adapting(), tuning=tuning, rates=rates)
     each = adaptation_flops(model, tasks, e.headline, e.learning_rate, e.optimiser, tuning)
     devices = len(tasks.support.mask)
-    finite = np.flatnonzero(np.isfinite(np.asarray(metas)).all(-1))
+    finite = np.flatnonzero(np.isfinite(metas).all(-1))
     first = finite[0] if len(finite) else 0  # what it costs does not depend on the seed
     fine_tuning = FineTuning(
         model, metas[first], tasks.support, steps=e.headline, learning_rate=e.learning_rate, optimiser=e.optimiser,
-        tuning=tuning, rates=None if rates is None else rates[first],
+        tuning=tuning, rates=None if rates is None else np.asarray(rates)[first],
     )  # fmt: skip
     _, reading = meter.read(fine_tuning.run, each * devices)
     facts = {"adaptation": reading, "adaptation_flops": each}

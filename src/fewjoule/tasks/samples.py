@@ -313,7 +313,7 @@ def for_seeds(make: Callable[[int], Agents], seed: int | Sequence[int]) -> Agent
     if np.ndim(seed) == 0:
         return make(seeds[0])
     each = [make(s) for s in seeds]
-    return Agents(jax.tree.map(lambda *a: jnp.stack(a), *[a.data for a in each]), each[0].names, seeds)
+    return Agents(jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *[a.data for a in each]), each[0].names, seeds)
 
 
 def draw_agents(

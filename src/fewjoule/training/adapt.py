@@ -4,7 +4,7 @@ From meta-models and tasks to the loss and accuracy on each task's query samples
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.descent import descend
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.mesh import busy_devices, gathered, in_groups, over_devices
-from fewjoule.training.program import Program
+from fewjoule.training.program import COMPILER_OPTIONS, Program
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 TOGETHER_BYTES = 8 << 20
@@ -124,15 +124,14 @@ def adapt(
     rates of every weight, in place of `learning_rate` and `optimiser`: those of a run are `run.rates`.
     """
     wanted = _checked(model, meta, tasks, steps, learning_rate, optimiser)
-    meta = jnp.asarray(meta, jnp.float32)
-    flat = meta.reshape(-1, model.size)
-    if rates is not None and np.shape(rates) != meta.shape:
-        raise InputError(f"rates must be shaped as meta, {list(meta.shape)}, got {list(np.shape(rates))}.")
-    own_rates = None if rates is None else jnp.asarray(rates, jnp.float32).reshape(flat.shape)
+    flat = np.asarray(meta, np.float32).reshape(-1, model.size)
+    if rates is not None and np.shape(rates) != np.shape(meta):
+        raise InputError(f"rates must be shaped as meta, {list(np.shape(meta))}, got {list(np.shape(rates))}.")
+    own_rates = None if rates is None else np.asarray(rates, np.float32).reshape(flat.shape)
     static = (model, wanted, learning_rate, optimiser, keep_models, tuning, True)
     loss, accuracy, models = adapt_all(*static, flat, tasks, own_rates)
-    shape = (*meta.shape[:-1], *loss.shape[1:])
-    losses, accuracies = _usable(loss, accuracy, jnp.isfinite(flat).all(-1)[:, None, None])
+    shape = (*np.shape(meta)[:-1], *loss.shape[1:])
+    losses, accuracies = _usable(loss, accuracy, np.isfinite(flat[..., None]).all(1, keepdims=True))
     adapted = gathered(models).reshape(*shape[:-1], model.size) if keep_models else None
     return Adaptation(wanted, losses.reshape(shape), accuracies.reshape(shape), adapted)
 
@@ -162,11 +161,11 @@ def adapt_each(
     Tasks may have thousands of samples each, as agents have.
     """
     wanted = _checked(model, starts, tasks, steps, learning_rate, optimiser)
-    starts = jnp.asarray(starts, jnp.float32)
-    if starts.shape[:-1] != tasks.support.mask.shape[:1]:
-        raise InputError(f"starts must be one model per task: {len(tasks.support.mask)}, got {len(starts)}.")
-    loss, accuracy = _adapt_each(model, wanted, learning_rate, optimiser, tuning, starts, tasks)
-    return Adaptation(wanted, *_usable(loss, accuracy, jnp.isfinite(starts).all(-1)[:, None]))
+    vectors = np.asarray(starts, np.float32)
+    if vectors.shape[:-1] != tasks.support.mask.shape[:1]:
+        raise InputError(f"starts must be one model per task: {len(tasks.support.mask)}, got {len(vectors)}.")
+    loss, accuracy = _adapt_each(model, wanted, learning_rate, optimiser, tuning, vectors, tasks)
+    return Adaptation(wanted, *_usable(loss, accuracy, np.isfinite(vectors).all(-1, keepdims=True)))
 
 
 def _checked(
@@ -187,14 +186,13 @@ def _checked(
     return wanted
 
 
-def _usable(loss: Array, accuracy: Array, finite: Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Infinite losses where fine-tuning overflowed, NaN where the model was not `finite` to begin with."""
-    usable = np.asarray(finite)
+def _usable(loss: Array, accuracy: Array, usable: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Infinite losses where fine-tuning overflowed, NaN where the model was not finite (`usable`) to begin with."""
     losses = np.where(usable, np.nan_to_num(np.asarray(loss), nan=np.inf, posinf=np.inf), np.nan)
     return losses, np.where(usable, np.asarray(accuracy), np.nan)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6), compiler_options=COMPILER_OPTIONS)
 def adapt_all(
     model: Model,
     wanted: tuple[int, ...],
@@ -211,8 +209,8 @@ def adapt_all(
 
     def one_task(meta: Array, rates: Array | None, support: Samples, query: Samples) -> tuple[Array, Array, Any]:
         by = rated(make_optimiser(name, learning_rate), rates)
-        loss, accuracy, vector = _judged(model, wanted, by, tuning, meta, support, query)
-        return loss, accuracy, vector if keep_models else ()
+        judged, vector = at_each(model, wanted, by, tuning, meta, support, _judge(model, query))
+        return *judged, vector if keep_models else ()
 
     def some_tasks(
         metas: Array, rates: Array | None, support: Samples, query: Samples, group: int | None = None
@@ -234,33 +232,39 @@ def adapt_all(
     return jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), run(metas, rates, *tasks))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), compiler_options=COMPILER_OPTIONS)
 def _adapt_each(
     model: Model, wanted: tuple[int, ...], learning_rate: float, name: str, tuning: Tuning, starts: Array, tasks: Tasks
 ) -> tuple[Array, Array]:
     by = make_optimiser(name, learning_rate)
 
     def some(starts: Array, tasks: Tasks) -> tuple[Array, Array]:
-        return jax.lax.map(lambda one: _judged(model, wanted, by, tuning, one[0], *one[1])[:2], (starts, tasks))
+        def one(start: Array, task: Tasks) -> Any:
+            return at_each(model, wanted, by, tuning, start, task.support, _judge(model, task.query))[0]
+
+        judged: tuple[Array, Array] = jax.lax.map(lambda each: one(*each), (starts, tasks))
+        return judged
 
     judged: tuple[Array, Array] = over_devices(some, len(starts), (True, True))(starts, tasks)
     return judged
 
 
-def _judged(
-    model: Model, wanted: tuple[int, ...], by: Any, tuning: Tuning, start: Array, support: Samples, query: Samples
-) -> tuple[Array, Array, Array]:
-    """Loss and accuracy on the query after each number of steps on the support, and the model after the last."""
+def _judge(model: Model, query: Samples) -> Callable[[Array], tuple[Array, Array]]:
+    return lambda vector: (model.loss(vector, query), model.accuracy(vector, query))
+
+
+def at_each(
+    model: Model, wanted: tuple[int, ...], by: Any, tuning: Tuning, start: Array, support: Samples,
+    judge: Callable[[Array], Any],
+) -> tuple[Any, Array]:  # fmt: skip
+    """What `judge` says of the model [d] after each number of steps on the support, stacked; and the last model."""
     begin, loss, whole = tuning.problem(model, start, support)
 
-    def judge(vector: Array) -> tuple[Array, Array]:
-        return model.loss(whole(vector), query), model.accuracy(whole(vector), query)
-
-    def go_on(carry: tuple[Array, Any], steps: int) -> tuple[tuple[Array, Any], tuple[Array, Array]]:
+    def go_on(carry: tuple[Array, Any], steps: int) -> tuple[tuple[Array, Any], Any]:
         if steps and not tuning.prototypes:
             reached = descend(loss, carry[0], support, by=by, steps=steps, memory=carry[1])
             carry = (reached.vector, reached.memory)
-        return carry, judge(carry[0])
+        return carry, judge(whole(carry[0]))
 
     carry, first = go_on((begin, by.init(begin)), wanted[0])
     gaps = np.diff(wanted)
@@ -273,7 +277,7 @@ def _judged(
             carry, now = go_on(carry, int(gap))
             each.append(now)
         judged = jax.tree.map(lambda *values: jnp.stack(values), *each)
-    return *judged, whole(carry[0])
+    return judged, whole(carry[0])
 
 
 class FineTuning:
@@ -287,7 +291,7 @@ class FineTuning:
         tuning: Tuning = ALL_WEIGHTS, rates: Array | None = None,
     ) -> None:  # fmt: skip
         static = (model, steps, learning_rate, optimiser, tuning)
-        self._program = Program(_fine_tune, static, (jnp.asarray(meta, jnp.float32), support, rates))
+        self._program = Program(_fine_tune, static, (np.asarray(meta, np.float32), support, rates))
 
     def run(self, around: Around | None = None) -> Array:
         """The adapted models [tasks, d]. `around` is handed the execution of the compiled program."""

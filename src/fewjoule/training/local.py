@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,13 +20,14 @@ from jax import Array
 from fewjoule.energy.metering import Around
 from fewjoule.errors import DivergedWarning, InputError, count_or_none, not_negative, positive, positive_int
 from fewjoule.models.model import Model, check_fit
-from fewjoule.randomness import agent_ids, key_for, seeds_of
+from fewjoule.randomness import agent_ids, agent_keys, seeds_of
 from fewjoule.tasks.samples import AgentData, Agents, Samples
 from fewjoule.training.curvature import largest_eigenvalue
 from fewjoule.training.descent import Loss, Optimiser, descend
 from fewjoule.training.descent import optimiser as make_optimiser
-from fewjoule.training.mesh import gathered, over_devices
-from fewjoule.training.program import Program
+from fewjoule.training.mesh import over_devices
+from fewjoule.training.program import COMPILER_OPTIONS, Program
+from fewjoule.training.start import random_start
 
 LONGEST_CALL_SECONDS = 0.5
 """A longer call would keep Ctrl-C waiting."""
@@ -38,8 +39,8 @@ CHECK_EVERY = 500
 class LocalModels:
     """Local models and what their training reached. Arrays are [agents, ...]; with several seeds [seeds, agents, ...].
 
-    `gradient_norm` and `loss` are over all of an agent's training samples; `sharpness` is the Hessian's largest
-    eigenvalue there; `stopped_by` says which rule ended the training.
+    `gradient_norm` and `loss` are over all of an agent's training samples; `stopped_by` says which rule ended the
+    training.
     """
 
     models: Array  # [agents, d]
@@ -47,8 +48,13 @@ class LocalModels:
     loss: Array
     gradient_norm: Array
     steps: Array
-    sharpness: Array
     stopped_by: np.ndarray[Any, Any]
+    measured: Callable[[], Array]  # the sharpness
+
+    @cached_property
+    def sharpness(self) -> Array:
+        """The Hessian's largest eigenvalue at each model, measured when it is first asked for."""
+        return self.measured()
 
     def __repr__(self) -> str:
         loss, rules = np.asarray(self.loss), np.unique(self.stopped_by, return_counts=True)
@@ -105,31 +111,32 @@ def train_locally(
     chosen = make_optimiser(optimiser, learning_rate, schedule, max_steps)
     rules = _Rules(chosen, batch, max_steps, gradient_tolerance, plateau_tolerance, early_stopping, patience, chunk)
     per_seed, samples, ids = agents.seeds is not None, agents.data, agent_ids(agents.names)
-    start, keys, training = _begin(model, rules, shared_start, ids, seeds)
-    zero = jnp.zeros((), jnp.int32)
-    advance = Program(_advance, (model, rules, per_seed), (samples, keys, zero, zero + 1, training))
+    keys = np.stack([agent_keys(int(seed), "local", ids) for seed in seeds])
+    start, training = _begin(model, rules, shared_start, ids, seeds)
+    advance = Program(_advance, (model, rules, per_seed), (samples, keys, np.int32(0), np.int32(1), training))
 
     def train() -> _Training:
-        chunk, p, most = zero, training, 1
-        while not bool(p.done.all()):
+        chunk, most, p, (own_data, own_keys, *_) = 0, 1, training, advance.arrays
+        while not p.done.all():
             began = time.perf_counter()
-            p = gathered(jax.block_until_ready(advance(samples, keys, chunk, zero + most, p)))  # type: ignore[no-untyped-call]
+            p = jax.tree.map(np.asarray, advance(own_data, own_keys, np.int32(chunk), np.int32(most), p))
             chunk = chunk + most
             most = max(1, most * 2 if time.perf_counter() - began < LONGEST_CALL_SECONDS / 2 else most // 2)
-            told(float(jnp.where(p.done, 1.0, p.steps / max_steps).mean()))
+            told(float(np.where(p.done, 1.0, p.steps / max_steps).mean()))
         return p
 
     p: _Training = advance.run(around, train)
-    sharp = _sharpness(model, per_seed, p.model, samples.train, keys)
-    out = {
-        "models": p.model, "start": start, "loss": p.loss, "gradient_norm": p.gradient_norm, "steps": p.steps,
-        "sharpness": sharp,
-    }  # fmt: skip
-    stopped = np.asarray(STOPPED_BY)[np.asarray(p.rule)]
+    out = {"models": p.model, "start": start, "loss": p.loss, "gradient_norm": p.gradient_norm, "steps": p.steps}
+    stopped, one = np.asarray(STOPPED_BY)[p.rule], np.ndim(seed) == 0
     _warn(agents, seeds, stopped)
-    if np.ndim(seed) == 0:
+    if one:
         out, stopped = jax.tree.map(lambda a: a[0], out), stopped[0]
-    return LocalModels(**out, stopped_by=stopped)
+
+    def sharpness() -> Array:
+        each = _sharpness(model, per_seed, p.model, samples.train, keys)
+        return each[0] if one else each
+
+    return LocalModels(**jax.tree.map(jnp.asarray, out), stopped_by=stopped, measured=sharpness)
 
 
 def steps_between_checks(max_steps: int, check_every: int = CHECK_EVERY) -> int:
@@ -188,30 +195,28 @@ class _Training(NamedTuple):
     done: Array
 
 
-# Three programs, so that a long training comes up for air: it can tell how far it is, and Ctrl-C is heard.
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _begin(model: Model, rules: _Rules, shared: bool, ids: Array, seeds: Array) -> tuple[Array, Array, _Training]:
-    """The start, every agent's key [seeds, agents], and the training before its first step."""
-
-    def keys(purpose: str) -> Array:
-        roots = jax.vmap(lambda s: key_for(s, purpose))(seeds)
-        return jax.vmap(lambda root: jax.vmap(lambda i: jax.random.fold_in(root, i))(ids))(roots)
-
+def _begin(model: Model, rules: _Rules, shared: bool, ids: Any, seeds: Any) -> tuple[Any, Any]:
+    """The start, and the training before its first step."""
     if shared:
-        start = jax.vmap(lambda s: model.init(key_for(s, "start")))(seeds)
-        first = jnp.repeat(start[:, None], len(ids), 1)
+        start = np.stack([random_start(model, seed) for seed in seeds])
+        first = np.repeat(start[:, None], len(ids), 1)
     else:
-        start = first = jax.vmap(jax.vmap(model.init))(keys("start"))
-    zeros = jnp.zeros(first.shape[:2])
-    whole = zeros.astype(jnp.int32)
-    memory = jax.vmap(jax.vmap(rules.optimiser.init))(first)
+        keys = np.stack([agent_keys(int(seed), "start", ids) for seed in seeds])
+        start = first = np.asarray(_own_starts(model, keys))
+    zeros: Any = np.zeros(first.shape[:2], np.float32)
+    whole = zeros.astype(np.int32)
+    memory = jax.tree.map(np.asarray, jax.vmap(jax.vmap(rules.optimiser.init))(first))
     kept = (first, zeros, zeros) if rules.early_stopping else None
-    training = _Training(first, memory, whole, zeros + jnp.inf, kept, whole, zeros, zeros, whole, zeros > 0)
-    return start, keys("local"), training
+    begun: Any = (first, memory, whole, zeros + np.inf, kept, whole, zeros, zeros, whole, zeros > 0)
+    return start, _Training(*begun)
 
 
+@partial(jax.jit, static_argnums=0, compiler_options=COMPILER_OPTIONS)
+def _own_starts(model: Model, keys: Array) -> Array:
+    return jax.vmap(jax.vmap(model.init))(jax.random.wrap_key_data(keys))
+
+
+# A call goes some way, so that a long training comes up for air: it can tell how far it is, and Ctrl-C is heard.
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _advance(
     model: Model, rules: _Rules, per_seed: bool, data: AgentData, keys: Array, chunk: Array, most: Array, p: _Training
@@ -248,6 +253,7 @@ def _advance(
         after = check(p._replace(model=reached.vector, memory=reached.memory, steps=steps), data)
         return jax.tree.map(lambda old, new: jnp.where(p.done, old, new), p, after)
 
+    keys = jax.random.wrap_key_data(keys)
     all_at_once = jax.vmap(jax.vmap(advance, (0, 0, 0, None)), (0, 0 if per_seed else None, 0, None))
 
     def of_some(data: AgentData, keys: Array, chunk: Array, most: Array, p: _Training) -> _Training:
@@ -263,11 +269,12 @@ def _advance(
     return trained
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
 def _sharpness(model: Model, per_seed: bool, models: Array, samples: Samples, keys: Array) -> Array:
     """The largest curvature of every agent's loss at its model."""
 
     def sharpness(vector: Array, samples: Samples, key: Array) -> Array:
         return largest_eigenvalue(lambda v: model.loss(v, samples), vector, key)
 
-    return jax.vmap(jax.vmap(sharpness), (0, 0 if per_seed else None, 0))(models, samples, keys)
+    both = jax.vmap(jax.vmap(sharpness), (0, 0 if per_seed else None, 0))
+    return both(models, samples, jax.random.wrap_key_data(keys))

@@ -18,6 +18,7 @@ from fewjoule.tasks.held_out import evenly
 from fewjoule.tasks.samples import Agents, Samples
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.mesh import in_groups, over_devices
+from fewjoule.training.program import COMPILER_OPTIONS
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 NOISE = 1.1
@@ -80,7 +81,8 @@ def adapted_loss(
     """
     per_seed = agents.seeds is not None
     static = (model, steps, learning_rate, optimiser, tuning, per_seed, most)
-    found = np.asarray(_adapted(*static, metas, rates, agents.data.train))
+    given = jax.tree.map(np.asarray, (metas, rates, agents.data.train))  # JAX would compile how to cut them
+    found = np.asarray(_adapted(*static, *given))
     return np.where(np.isnan(found), np.inf, found)
 
 
@@ -98,7 +100,7 @@ TOGETHER_BYTES = 256 << 20
 """What agents that are fine-tuned at once may read and write in a step: it bounds the memory of convolution nets."""
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6), compiler_options=COMPILER_OPTIONS)
 def _adapted(
     model: Model, steps: int, learning_rate: float, name: str, tuning: Tuning, per_seed: bool, most: int,
     metas: Array, rates: Array | None, samples: Samples,
