@@ -3,7 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from bench.federations import FEDERATIONS, PUBLISHED, Published
+from fewjoule.studies.summary import interval
 
 LINKS = ("wifi", "lte", "lora-sf7")
 NO_RADIO = ["0"] * (1 + len(LINKS))
@@ -15,15 +18,18 @@ def tables(numbers: dict[str, Any]) -> str:
     for name, federation in FEDERATIONS.items():
         lines += [f"### {federation.title}", ""]
         of = numbers.get(name)
-        lines += ["Not run yet.", ""] if of is None else [_caption(of), "", *_table(of), ""]
+        lines += ["Not run yet.", ""] if of is None else [_caption(of), "", *_table(of), "", *_after_more(of), ""]
         lines += [*_published(name, of), ""]
     return "\n".join(lines)
 
 
 def _caption(of: dict[str, Any]) -> str:
     size = "a small run (`--quick`): it shows that the study runs, not what methods reach. " if of["quick"] else ""
-    seeds = ", ".join(map(str, of["seeds"]))
-    bounds = ", in brackets 95 % over seeds." if len(of["seeds"]) > 2 else "; too few seeds for an interval."
+    most = _seeds(of)
+    seeds = ", ".join(map(str, most))
+    bounds = ", in brackets 95 % over seeds." if len(most) > 2 else "; too few seeds for an interval."
+    if any(row.get("seeds", most) != most for row in of["methods"].values()):
+        bounds += " A row of other seeds says so."
     return (
         f"{size}{of['agents']} agents, {of['model']} ({of['weights']} weights), seeds {seeds}; accuracy in per cent "
         f"after {of['steps']} steps{bounds}"
@@ -47,7 +53,51 @@ def _table(of: dict[str, Any]) -> Iterator[str]:
         before, after = (method["agents"].get(str(s)) for s in (0, of["steps"]))
         sent = [f"{method['uplink_bits']:,.0f}", *(_joules(method["joules"][link]) for link in LINKS)]
         when = method["how"]["when"][:10] if method.get("how") else "earlier"
-        yield _row([method["label"], *new, _percent(before, short=True), *_agents(after), *sent, when])
+        yield _row([_label(method, of), *new, _percent(before, short=True), *_agents(after), *sent, when])
+
+
+def _seeds(of: dict[str, Any]) -> list[int]:
+    """Those of most rows: the longest list, for a slow method may have fewer."""
+    return max((row.get("seeds", of["seeds"]) for row in of["methods"].values()), key=len, default=of["seeds"])
+
+
+def _label(method: dict[str, Any], of: dict[str, Any]) -> str:
+    seeds, most = method.get("seeds", of["seeds"]), _seeds(of)
+    told = f" (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})"
+    return f"{method['label']}{'' if seeds == most else told}"
+
+
+def _after_more(of: dict[str, Any]) -> Iterator[str]:
+    """The methods after more steps, and what each gains over a new device alone, seed by seed."""
+    alone, name = of["new_alone"], "more_steps"
+    rows = [row for row in of["methods"].values() if row.get(name)]
+    if not rows or not alone:
+        return
+    judged, random = list(of["devices"]), of["methods"]["random"]
+    heads = [cell for key in judged for cell in (_shots(key), "gain")]
+    yield (
+        f"New devices after {of['more_steps']} steps; gain: points over a device alone ({of['alone_steps']} steps), "
+        "seed by seed."
+    )
+    yield ""
+    yield _row(["method", *heads])
+    yield _row(["---"] * (len(heads) + 1))
+    yield _row(["a new device alone", *(cell for key in judged for cell in (_percent(alone.get(key)), "–"))])
+    for row in sorted(rows, key=lambda row: -sum(row[name][key]["mean"] for key in judged)):
+        cells = [
+            cell for key in judged for cell in (_percent(row[name][key]), _gain(row, alone[key], key, random["seeds"]))
+        ]
+        yield _row([_label(row, of), *cells])
+
+
+def _gain(row: dict[str, Any], alone: dict[str, Any], key: str, seeds: list[int]) -> str:
+    """Points over a device alone, with the interval of the differences that the same seeds have."""
+    own = dict(zip(seeds, alone["per_seed"], strict=True))
+    reached = zip(row["seeds"], row["more_steps"][key]["per_seed"], strict=True)
+    gains = np.array([value - own[seed] for seed, value in reached])
+    low, high = interval((1 + gains) / 2)  # it is of shares, from 0 to 1
+    around = "" if low is None or high is None else f" [{200 * low - 100:+.1f}, {200 * high - 100:+.1f}]"
+    return f"{100 * gains.mean():+.1f}{around}"
 
 
 def _rank(method: dict[str, Any], judged: list[str]) -> float:
