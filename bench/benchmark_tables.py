@@ -40,20 +40,22 @@ def _table(of: dict[str, Any]) -> Iterator[str]:
     judged = list(of["devices"])
     heads = [f"new devices, {_shots(key)} ({of['devices'][key]})" for key in judged]
     links = [f"J on {link}" for link in LINKS]
-    yield _row(["method", *heads, "agents, before", "agents", "worst tenth", "bits sent by an agent", *links, "run"])
-    yield _row(["---"] * (len(heads) + len(links) + 6))
+    yield table_row(
+        ["method", *heads, "agents, before", "agents", "worst tenth", "bits sent by an agent", *links, "run"]
+    )
+    yield table_row(["---"] * (len(heads) + len(links) + 6))
     if of["alone"]:
-        yield _row(["alone (own local model)", *["–"] * len(heads), "–", *_agents(of["alone"]), *NO_RADIO, "–"])
+        yield table_row(["alone (own local model)", *["–"] * len(heads), "–", *_agents(of["alone"]), *NO_RADIO, "–"])
     if of["new_alone"]:
-        alone = [_percent(of["new_alone"].get(key)) for key in judged]
+        alone = [percent(of["new_alone"].get(key)) for key in judged]
         label = f"a new device alone (from scratch, {of['alone_steps']} steps)"
-        yield _row([label, *alone, "–", "–", "–", *NO_RADIO, "–"])
+        yield table_row([label, *alone, "–", "–", "–", *NO_RADIO, "–"])
     for method in sorted(of["methods"].values(), key=lambda m: -_rank(m, judged)):
-        new = [_percent(method["new_devices"].get(key)) for key in judged]
+        new = [percent(method["new_devices"].get(key)) for key in judged]
         before, after = (method["agents"].get(str(s)) for s in (0, of["steps"]))
         sent = [f"{method['uplink_bits']:,.0f}", *(_joules(method["joules"][link]) for link in LINKS)]
         when = method["how"]["when"][:10] if method.get("how") else "earlier"
-        yield _row([_label(method, of), *new, _percent(before, short=True), *_agents(after), *sent, when])
+        yield table_row([_label(method, of), *new, percent(before, short=True), *_agents(after), *sent, when])
 
 
 def _seeds(of: dict[str, Any]) -> list[int]:
@@ -80,14 +82,14 @@ def _after_more(of: dict[str, Any]) -> Iterator[str]:
         "seed by seed."
     )
     yield ""
-    yield _row(["method", *heads])
-    yield _row(["---"] * (len(heads) + 1))
-    yield _row(["a new device alone", *(cell for key in judged for cell in (_percent(alone.get(key)), "–"))])
+    yield table_row(["method", *heads])
+    yield table_row(["---"] * (len(heads) + 1))
+    yield table_row(["a new device alone", *(cell for key in judged for cell in (percent(alone.get(key)), "–"))])
     for row in sorted(rows, key=lambda row: -sum(row[name][key]["mean"] for key in judged)):
         cells = [
-            cell for key in judged for cell in (_percent(row[name][key]), _gain(row, alone[key], key, random["seeds"]))
+            cell for key in judged for cell in (percent(row[name][key]), _gain(row, alone[key], key, random["seeds"]))
         ]
-        yield _row([_label(row, of), *cells])
+        yield table_row([_label(row, of), *cells])
 
 
 def _gain(row: dict[str, Any], alone: dict[str, Any], key: str, seeds: list[int]) -> str:
@@ -109,13 +111,13 @@ def _published(name: str, of: dict[str, Any] | None) -> Iterator[str]:
     rows = [p for p in PUBLISHED if p.federation == name]
     if not rows:
         return
-    yield _row(["published", "of", "per cent", "ours", "ours - theirs", "source", "what differs from ours"])
-    yield _row(["---"] * 7)
+    yield table_row(["published", "of", "per cent", "ours", "ours - theirs", "source", "what differs from ours"])
+    yield table_row(["---"] * 7)
     for p in rows:
         ours = _ours(p, of)
         beside = ["–", "–"] if ours is None else [f"{100 * ours:.1f}", f"{100 * ours - p.percent:+.1f}"]
         what = "agents, mean over images" if p.judged is None else _shots(p.judged.key)
-        yield _row([p.method, what, f"{p.percent:g}", *beside, p.source, p.differs])
+        yield table_row([p.method, what, f"{p.percent:g}", *beside, p.source, p.differs])
 
 
 def _ours(p: Published, of: dict[str, Any] | None) -> float | None:
@@ -134,17 +136,17 @@ def _shots(key: str) -> str:
     return f"{key} shot{'' if key.split()[-1] == '1' else 's'}"
 
 
-def _row(cells: list[str]) -> str:
+def table_row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 def _agents(spread: dict[str, Any] | None) -> list[str]:
     if spread is None:
         return ["–", "–"]
-    return [_percent(spread), f"{100 * spread['worst_tenth']:.1f}"]
+    return [percent(spread), f"{100 * spread['worst_tenth']:.1f}"]
 
 
-def _percent(numbers: dict[str, Any] | None, *, short: bool = False) -> str:
+def percent(numbers: dict[str, Any] | None, *, short: bool = False) -> str:
     if numbers is None:
         return "–"
     bounded = not short and numbers.get("low") is not None

@@ -99,7 +99,7 @@ def measure(name: str, given: argparse.Namespace) -> None:
             for what, reached in found.items():
                 rows[entry.name].setdefault(what, {})[judged.key] = reached
         print(f"{name}: judged with {judged.key} of each class", flush=True)
-    numbers[name] = facts
+    numbers = read_numbers() | {name: facts}  # another federation may have come in since
     write_atomically(NUMBERS, (json.dumps(numbers, indent=1) + "\n").encode(), force=True)
 
 
