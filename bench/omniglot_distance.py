@@ -4,7 +4,7 @@
 
 Two experiments with the study's settings, one seed. Both judge the tasks of the table in docs/benchmarks.md.
 
-    fewer rounds    an eighth and a quarter of the study's, each with a learning rate that falls to 0 at its end:
+    fewer rounds    an eighth of the study's, with a learning rate that falls to 0 at its end:
                     the error against the number of episodes, and the episodes that this slope asks for
     mixed           half of the rounds, with the training characters dealt out at random between the agents: an agent's
                     episode then has characters of any alphabets, as in published results
@@ -35,7 +35,7 @@ from bench.federations import CHARACTERS, FEDERATIONS, OMNIGLOT
 
 NUMBERS = Path("docs/omniglot_distance.json")
 MARKS = ("<!-- made by bench/omniglot_distance.py -->", "<!-- end of omniglot_distance -->")
-PARTS = (8, 4)
+PARTS = (8,)
 JUDGED = CHARACTERS[:2]  # five ways
 PAPERS = {key: (source, values[:2]) for (_, key, source), values in OMNIGLOT.items()}
 
