@@ -87,7 +87,8 @@ def table(numbers: dict[str, Any]) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for name, of in numbers.items():
-        rows = [("one alphabet", p) for p in of["points"]] + [("any alphabets", of["mixed"])] * ("mixed" in of)
+        rows = [("one alphabet", p) for p in of["points"]]
+        rows += [("any alphabets", of["mixed"])] if "mixed" in of else []
         for which, p in rows:
             shown = " | ".join(f"{p['per_cent'][j.key]:.1f}" for j in JUDGED)
             lines.append(f"| {name} | {which} | {p['episodes']:,} | {shown} |")
