@@ -97,9 +97,11 @@ def table(numbers: dict[str, Any]) -> str:
         source, published = PAPERS[name]
         for judged, per_cent in zip(JUDGED, published, strict=True):
             left, episodes = needed(of["points"], judged.key, per_cent)
+            what = f"{name}, {judged.key} shot{'s' * (judged.shots > 1)}"
             lines.append(
-                f"- {name}, {judged.key} shot: twice the episodes leave {100 * left:.0f} % of the error. At this slope "
-                f"{per_cent:g} % ({source}) takes {episodes:,.0f} episodes; we have {of['points'][-1]['episodes']:,}."
+                f"- {what}: twice the episodes leave {100 * left:.0f} % of the error. At this slope {per_cent:g} % "
+                f"({source}) takes about {float(f'{episodes:.1e}'):,.0f} episodes; we have "
+                f"{of['points'][-1]['episodes']:,}."
             )
     return "\n".join(lines) + "\n"
 
@@ -116,17 +118,20 @@ def whole(name: str, study: Study, entry: MethodEntry, agents: Agents) -> dict[s
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", required=True, help="folder of the data sets")
+    parser.add_argument("--data-dir", help="folder of the data sets; without it only the table is drawn anew")
     parser.add_argument("--methods", nargs="+", default=list(PAPERS)[:2], choices=list(PAPERS))
     parser.add_argument("--no-mixed", action="store_true", help="without the second experiment")
     asked = parser.parse_args()
+    numbers = json.loads(NUMBERS.read_text("utf-8")) if NUMBERS.exists() else {}
+    if asked.data_dir is None:
+        put(table(numbers), MARKS, PAGE)
+        sys.exit()
     use_all_cores()
     use_compile_cache()
     federation = FEDERATIONS["omniglot-1200"]
     study = load_study("omniglot", settings=federation.settings, seeds=[0], data_dir=asked.data_dir)
     agents = study.family.build([0], study.evaluation).agents  # type: ignore[union-attr]
     entries = {entry.name: entry for entry in study.methods}
-    numbers = json.loads(NUMBERS.read_text("utf-8")) if NUMBERS.exists() else {}
     for name in asked.methods:
         points = [reached(study, entries[name], agents, part) for part in PARTS]
         numbers[name] = {"points": [*points, whole(name, study, entries[name], agents)]}
