@@ -7,10 +7,10 @@
     python bench/benchmarks.py --data-dir DATA --quick                 # small ones, marked so in the page
     python bench/benchmarks.py --draw                                  # only the tables, from the numbers there are
 
-What is done is kept: a method's row with the same settings and seeds is not run again (--again runs it), and a run that
-was stopped goes on where it was, in its folder under --runs. Each row says when and how it was made. Other numbers of
-shots and ways are judged from the run's meta-models, and other links are priced from its messages, so nothing is
-trained twice.
+What is done is kept: a method's row with the same settings is not run again (--again runs it, as it must be for more
+seeds), and a run that was stopped goes on where it was, in its folder under --runs. Each row says when and how it was
+made, and with which seeds. Other numbers of shots and ways are judged from the run's meta-models, and other links are
+priced from its messages, so nothing is trained twice.
 """
 
 import argparse
@@ -80,8 +80,9 @@ def measure(name: str, given: argparse.Namespace) -> None:
         return
     run = finished_run(prepared, given.runs / name, lambda line: print(f"{name}: {line}", flush=True))
     facts = header(study, run, federation) | {"quick": given.quick, "methods": rows}
-    facts["new_alone"] = done["new_alone"] if "random" in rows else {}
-    how = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(["python", *sys.argv])}
+    if "random" in rows:  # it was judged with it
+        facts |= {name: done[name] for name in ("new_alone", "alone") if done.get(name)}
+    how = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "command": command(name, given)}
     how |= {"version": fj.__version__, "cores": len(os.sched_getaffinity(0))}
     for entry in left:
         rows[entry.name] = row_of(prepared, run, entry.name) | {"how": how | {"key": keys[entry.name]}}
@@ -89,12 +90,24 @@ def measure(name: str, given: argparse.Namespace) -> None:
         tasks = new_tasks(study, judged)
         facts["devices"][judged.key] = len(tasks.query.mask)
         for entry in left if judged.ways in (None, getattr(study.family, "ways", None)) else episodic(left):
-            rows[entry.name]["new_devices"] |= judge(study, run, entry.name, tasks, judged.key)
-            if entry.method == "random":
-                facts["new_alone"] |= from_scratch(study, run, entry.name, tasks, judged.key, federation.alone_steps)
+            few, more, long = study.evaluation.headline, federation.more_steps, federation.alone_steps
+            is_random = entry.method == "random"
+            steps = [few, long] if is_random else [few] if more is None else [few, more]
+            found = judge(study, run, entry.name, tasks, steps)
+            if found and is_random:
+                facts["new_alone"][judged.key] = found.pop("more_steps")
+            for what, reached in found.items():
+                rows[entry.name].setdefault(what, {})[judged.key] = reached
         print(f"{name}: judged with {judged.key} of each class", flush=True)
-    numbers[name] = facts
+    numbers = read_numbers() | {name: facts}  # another federation may have come in since
     write_atomically(NUMBERS, (json.dumps(numbers, indent=1) + "\n").encode(), force=True)
+
+
+def command(name: str, given: argparse.Namespace) -> str:
+    """What makes a federation's rows anywhere: without this machine's folders."""
+    methods = [] if not given.methods else ["--methods", *given.methods]
+    seeds = [] if given.seeds is None else ["--seeds", str(given.seeds)]
+    return " ".join(["python bench/benchmarks.py --data-dir DATA", name, *methods, *seeds, *["--quick"] * given.quick])
 
 
 def read_numbers() -> dict[str, Any]:
@@ -103,8 +116,8 @@ def read_numbers() -> dict[str, Any]:
 
 
 def key_of(study: Study, entry: MethodEntry) -> str:
-    """Stands for all that decides a method's row: other settings, another key."""
-    table = study.model_dump(mode="json", exclude={"methods": True, "family": {"folder"}})
+    """Stands for all that decides a method's row but the seeds, which it names: other settings, another key."""
+    table = study.model_dump(mode="json", exclude={"methods": True, "seeds": True, "family": {"folder"}})
     text = json.dumps([table, entry.model_dump(mode="json")], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -112,7 +125,8 @@ def key_of(study: Study, entry: MethodEntry) -> str:
 def finished_run(prepared: Prepared, folder: Path, show: Any) -> RunFolder:
     """The study's run: from its folder where it is there whole or in parts, else anew."""
     begun = folder.with_suffix(".begun")
-    what = " ".join(key_of(prepared.study, entry) for entry in prepared.study.methods)
+    study = prepared.study
+    what = " ".join([str(study.seeds), *(key_of(study, entry) for entry in study.methods)])
     if folder.exists() and (not begun.exists() or begun.read_text("utf-8") != what):
         shutil.rmtree(folder)
     if not folder.exists():
@@ -182,6 +196,7 @@ def header(study: Study, run: RunFolder, federation: Federation) -> dict[str, An
         "data": summary.data,
         "steps": study.evaluation.headline,
         "alone_steps": federation.alone_steps,
+        "more_steps": federation.more_steps,
         "devices": {},
         "alone": None if summary.alone is None else spread(summary.alone),
         "new_alone": {},
@@ -193,6 +208,7 @@ def row_of(prepared: Prepared, run: RunFolder, name: str) -> dict[str, Any]:
     method = run.summary.methods[name]
     return {
         "label": method.label,
+        "seeds": [seed for seed in run.summary.seeds if seed not in method.diverged],
         "rounds": method.rounds,
         "diverged": method.diverged,
         "seconds": sum(row.seconds or 0 for row in run.ledger if row.method == name and row.phase == "computation"),
@@ -239,8 +255,9 @@ def new_tasks(study: Study, judged: Judged) -> Tasks:
     return tasks
 
 
-def judge(study: Study, run: RunFolder, name: str, tasks: Tasks, key: str) -> dict[str, Any]:
-    """Mean accuracy of new devices after the headline's steps, with its interval over seeds; none where it diverged."""
+def judge(study: Study, run: RunFolder, name: str, tasks: Tasks, steps: list[int]) -> dict[str, Any]:
+    """Mean accuracy of new devices after so few steps, and after more where they are asked for, with intervals over
+    seeds; nothing where all seeds diverged."""
     e, files = study.evaluation, meta_files(run, name)
     if not files:
         return {}
@@ -248,16 +265,9 @@ def judge(study: Study, run: RunFolder, name: str, tasks: Tasks, key: str) -> di
     by: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser, "rates": rates}
     vectors = jnp.stack([file.vector for file in files])
     model, tuning = study.build_model(), tuning_of(files[0].card)
-    return {
-        key: bounded(adapt(model, vectors, tasks, steps=[e.headline], tuning=tuning, **by).accuracy[..., 0].mean(1))
-    }
-
-
-def from_scratch(study: Study, run: RunFolder, name: str, tasks: Tasks, key: str, steps: int) -> dict[str, Any]:
-    """Mean accuracy of new devices that need nobody: many steps from the seeds' random starts."""
-    vectors, e = jnp.stack([file.vector for file in meta_files(run, name)]), study.evaluation
-    by: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser}
-    return {key: bounded(adapt(study.build_model(), vectors, tasks, steps=[steps], **by).accuracy[..., 0].mean(1))}
+    reached = adapt(model, vectors, tasks, steps=steps, tuning=tuning, **by).accuracy.mean(1)
+    names = ("new_devices", "more_steps")[: len(steps)]
+    return {name: bounded(reached[:, i]) for i, name in enumerate(names)}
 
 
 def meta_files(run: RunFolder, name: str) -> list[fj.ModelFile]:
@@ -268,7 +278,7 @@ def meta_files(run: RunFolder, name: str) -> list[fj.ModelFile]:
 
 def bounded(per_seed: Any) -> dict[str, Any]:
     low, high = interval(per_seed)
-    return {"mean": float(per_seed.mean()), "low": low, "high": high}
+    return {"mean": float(per_seed.mean()), "low": low, "high": high, "per_seed": [float(one) for one in per_seed]}
 
 
 def spread(one: Spread) -> dict[str, Any]:

@@ -143,3 +143,23 @@ def test_ours_stand_beside_the_published_numbers():
     facts = {"seeds": [0], "agents": 20, "model": "mlp", "weights": 9, "steps": 10, "devices": {}, "alone": None}
     text = tables({"fashion-classes": {**facts, "new_alone": {}, "quick": False, "methods": {"fedrep": row}}})
     assert "| FedRep | agents, mean over images | 99.56 | 98.4 | -1.2 | PFLlib |" in text
+
+
+def row_of(label, seeds, per_seed):
+    after = {"mean": sum(per_seed) / len(per_seed), "low": None, "high": None, "per_seed": per_seed}
+    nothing = {"agents": {}, "uplink_bits": 8.0, "how": None, "joules": dict.fromkeys(LINKS, 1.0)}
+    return {"label": label, "seeds": seeds, "new_devices": {"1": after}, "more_steps": {"1": after}, **nothing}
+
+
+def test_a_gain_is_of_the_same_seeds_and_a_row_of_other_seeds_says_so():
+    alone = {"1": {"mean": 0.7, "low": None, "high": None, "per_seed": [0.6, 0.7, 0.8]}}
+    random = row_of("Random start", [0, 1, 2], [0.5, 0.5, 0.5])
+    random.pop("more_steps")
+    rows = {"random": random, "all": row_of("All", [0, 1, 2], [0.7, 0.8, 0.9]), "one": row_of("One", [2], [0.9])}
+    facts = {"seeds": [2], "agents": 2, "model": "mlp", "weights": 9, "steps": 3, "devices": {"1": 4}, "alone": None}
+    facts |= {"new_alone": alone, "alone_steps": 7, "more_steps": 5, "quick": False, "methods": rows}
+    text = tables({"hapt": facts})
+    assert "seeds 0, 1, 2; accuracy" in text
+    # the seeds' own values are far apart, their differences are all 10 points
+    assert "| All | 80.0 | +10.0 [+10.0, +10.0] |" in text
+    assert "| One (seed 2) | 90.0 | +10.0 |" in text

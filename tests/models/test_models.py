@@ -99,6 +99,16 @@ def test_conv4_gives_each_sample_its_own_outputs():
     assert np.ptp(np.asarray(together), 0).min() > 0
 
 
+def test_conv4_goes_over_many_images_as_over_each_alone():
+    model = fj.conv4([8, 8, 1], 3, filters=4)
+    vector = model.init(jax.random.key(0))
+    x = np.asarray(jax.random.normal(jax.random.key(1), (16, 8, 8, 1)))  # two groups
+    y = (np.arange(16) % 3).astype(np.int32)
+    alone = jax.jit(lambda v, x, y: jax.grad(model.loss)(v, samples(x, y)))
+    each = np.mean([alone(vector, x[i : i + 1], y[i : i + 1]) for i in range(16)], 0)
+    np.testing.assert_allclose(alone(vector, x, y), each, rtol=1e-4, atol=1e-6)
+
+
 def test_conv4_has_the_size_of_its_layers():
     """Four 3 x 3 convolutions with a gain and a bias each, and one dense layer; 28 pools to 1."""
     assert fj.conv4([28, 28, 1], 5).size == (9 * 64 + 3 * 64) + 3 * (9 * 64 * 64 + 3 * 64) + (64 * 5 + 5)
