@@ -1,6 +1,6 @@
 """The gradient of a dense layer's weights, x' d, as XLA computes it and of a transposed copy of x (models/product.py).
 
-    python bench/products.py            # both in turns, a line for every size; a ratio above 1 is for the copy
+python bench/products.py            # both in turns, a line for every size; a ratio above 1 is for the copy
 """
 
 import time

@@ -1,4 +1,4 @@
-"""`product` against JAX's own matrix product: values, derivatives of any order and mode, and every way to vectorise it."""
+"""`product` against JAX's own matrix product: values, derivatives of any order and mode, all ways to vectorise it."""
 
 import jax
 import jax.numpy as jnp
