@@ -77,7 +77,7 @@ barrier is there because XLA would turn the one into the other."""
 
 IN_CACHE = 8
 """Images that a convolution net goes over at once, at most: those whose inner values stay in a core's own cache. They
-are computed again for the gradient rather than kept. 120 images took half the time in groups of 8: bench/conv.py."""
+are computed again for the gradient rather than kept. 120 images took a sixth to a third less time so: bench/conv.py."""
 
 
 def mlp(sizes: Sequence[int], *, init: str = "glorot", loss: str = "mse") -> Model:
