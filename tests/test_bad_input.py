@@ -154,7 +154,7 @@ def test_the_listener_would_have_seen_a_compilation():
 
 def test_every_agent_is_checked_not_only_the_first():
     agents = fj.make_agents([(np.zeros((3, 1)), np.array([0, 1, 1])), (np.zeros((3, 1)), np.array([0, 1, 7]))])
-    with pytest.raises(fj.InputError, match=r"agents have class 7, but .* tells at most 2 classes apart"):
+    with pytest.raises(fj.InputError, match=r"agents have class 7, but .* has outputs for 2 at most"):
         fj.train_locally(CLASSIFIER, agents)
 
 

@@ -64,7 +64,7 @@ def test_gradient_of_a_network_has_the_matrix_products_of_the_chain_rule(sizes):
 def matrix_flops(jaxpr):
     total = 0
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
+        if equation.primitive.name in ("dot_general", "dense_product"):
             total += prices.price(equation)["flops"]
         for inner in equation.params.values():
             total += matrix_flops(inner.jaxpr) if hasattr(inner, "jaxpr") else 0

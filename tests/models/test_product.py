@@ -78,3 +78,8 @@ def test_its_operations_are_counted_as_a_matrix_products_are():
 
 def test_whole_numbers_are_promoted():
     close(product(jnp.arange(6).reshape(2, 3), W[0]), jnp.arange(6).reshape(2, 3) @ W[0])
+
+
+def test_sizes_that_do_not_meet_are_refused_as_a_matrix_product_refuses_them():
+    with pytest.raises(TypeError, match="sizes differ"):
+        jax.eval_shape(product, X[0], W[0].T)

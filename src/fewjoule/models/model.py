@@ -260,6 +260,6 @@ def _check_classes(model: Model, samples: Samples, what: str, most: int) -> None
     largest = int(np.asarray(samples.y).max())
     if largest >= most:
         raise InputError(
-            f"{what} have class {largest}, but {model} tells at most {most} classes apart; give it one output per "
+            f"{what} have class {largest}, but {model} has outputs for {most} at most; give it one output per "
             "class, number the classes from 0, or make the targets real numbers if they are none."
         )

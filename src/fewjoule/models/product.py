@@ -47,6 +47,8 @@ def _computed(a: Array, b: Array, *, form: str) -> Array:
 
 def _shape(a: Any, b: Any, *, form: str) -> Any:
     over_a, over_b = summed_axes(form)
+    if a.shape[over_a] != b.shape[over_b] or a.shape[:-2] != b.shape[:-2]:
+        raise TypeError(f"a product ({form}) of {a.shape} and {b.shape} has no meaning: sizes differ")
     free_a, free_b = a.shape[-3 - over_a], b.shape[-3 - over_b]
     return jax.core.ShapedArray((*a.shape[:-2], free_a, free_b), a.dtype)
 
