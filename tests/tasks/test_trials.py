@@ -269,7 +269,9 @@ def test_trial_32_whole_targets_of_a_regression_are_pointed_out(tmp_path: Path) 
     agents = read_agents(tmp_path).agents
     with pytest.raises(InputError, match=r"use cross_entropy, or make them real numbers \(--task regression\)"):
         check_fit(mlp([2, 1]), agents)
-    with pytest.raises(InputError, match=r"have class 2, but .* outputs for 1 at most; .* real numbers if they are none"):
+    with pytest.raises(
+        InputError, match=r"have class 2, but .* outputs for 1 at most; .* real numbers if they are none"
+    ):
         check_fit(mlp([2, 1], loss="cross_entropy"), agents)
 
 
