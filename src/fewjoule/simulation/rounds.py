@@ -20,7 +20,7 @@ from fewjoule.simulation import rules
 from fewjoule.simulation.cohort import Rows, one_round
 from fewjoule.simulation.how import How
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training.mesh import everywhere, over_devices, spread
+from fewjoule.training.mesh import everywhere, over_devices, spread, with_fillers
 from fewjoule.training.program import COMPILER_OPTIONS
 
 SEEDS = "seeds"
@@ -85,9 +85,9 @@ def rounds_program(
         everyone, rows_here = (states, data, weights), None
         fillers = -keys.shape[1] % how.devices if how.splits(method) else 0
         if fillers:  # so that the devices divide the rows
-            keys = _with_fillers(keys.T, fillers).T
+            keys = with_fillers(keys.T, fillers).T
             if who is None:
-                everyone, rows_here = _with_fillers(everyone, fillers), jnp.arange(keys.shape[1]) < len(ids)
+                everyone, rows_here = with_fillers(everyone, fillers), jnp.arange(keys.shape[1]) < len(ids)
             else:
                 who = jnp.pad(who, ((0, 0), (0, fillers)), constant_values=len(ids))
         states, all_data, all_weights = everyone
@@ -197,11 +197,6 @@ def mean_losses(model: Model, how: How, per_seed: bool, vectors: Array, data: Ag
 def _gathered(tree: Any, who: Array | None) -> Any:
     """The rows of those who take part, from those of all agents."""
     return tree if who is None else jax.tree.map(lambda a: a.at[who].get(mode="clip"), tree)
-
-
-def _with_fillers(tree: Any, fillers: int) -> Any:
-    """Rows, and the last one so many times more."""
-    return jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[-1:], fillers, 0)]), tree)
 
 
 def _placed(who: Array, agents: int, tree: Any, absent: float = 0) -> Any:

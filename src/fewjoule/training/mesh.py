@@ -47,26 +47,28 @@ def over_devices(
     more = -rows % len(devices)
 
     def run(*arguments: Any) -> Any:
-        def padded(array: Any) -> Any:
-            return jnp.concatenate([array, jnp.repeat(array[-1:], more, 0)]) if more else array
-
-        given = [jax.tree.map(padded, a) if each else a for a, each in zip(arguments, split, strict=True)]
+        given = [with_fillers(a, more) if each else a for a, each in zip(arguments, split, strict=True)]
         return jax.tree.map(lambda array: array[:rows], sharded(*given))
 
     return run
 
 
+def with_fillers(tree: Any, more: int) -> Any:
+    """Arrays of rows with the last row `more` times again, so that devices divide them."""
+    if not more:
+        return tree
+    return jax.tree.map(lambda array: jnp.concatenate([array, jnp.repeat(array[-1:], more, 0)]), tree)
+
+
 def split_rows(function: Callable[..., Any], devices: int, out: Sequence[bool]) -> Callable[..., Any]:
     """The function of (rows, whole) on several devices at once, each with its part of the rows and all of the whole.
 
-    The devices must divide the rows. What it gives is rowwise or, where `out` says so not, the same on every device:
-    made by `total`, which is where they meet.
+    The devices must divide the rows. `out` says of each result whether it is rowwise. The others must be the same on
+    every device: they come from `total`, which is where devices meet.
     """
     rowwise, whole = Spec(AXIS), Spec()  # type: ignore[no-untyped-call]
     outs = tuple(rowwise if each else whole for each in out)
-    return jax.shard_map(
-        function, mesh=_mesh(devices), in_specs=(rowwise, whole), out_specs=outs, check_vma=False
-    )  # fmt: skip
+    return jax.shard_map(function, mesh=_mesh(devices), in_specs=(rowwise, whole), out_specs=outs, check_vma=False)
 
 
 def total(tree: Any) -> Any:
