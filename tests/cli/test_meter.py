@@ -66,7 +66,7 @@ def of_fedavg(place):
 
 def number(shown):
     """What `1.49 kJ`, `359 kB` or `12 bytes` stands for: joules, seconds, bits, operations."""
-    digits, prefix, unit = re.fullmatch(r"([\d.,e-]+) ?([pnµmkMGT]?)(J|s|B|bytes?|bit|bits|FLOP|FLOPs|)", shown).groups()
+    digits, prefix, unit = re.fullmatch(r"([\d.,e-]+) ?([pnµmkMGT]?)(J|s|B|bytes?|bits?|FLOPs?|)", shown).groups()
     power = {"": 0, "p": -12, "n": -9, "µ": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12}[prefix]
     return float(digits.replace(",", "")) * 10.0**power * (8 if unit.startswith(("B", "byte")) else 1)
 
