@@ -46,7 +46,7 @@ def uniform_rows(key: Array, size: int, count: Array) -> Array:
     Threefry-2x32 (Salmon et al. 2011) written out, because `jax.random` rolls it into a loop on CPUs: written out it
     becomes one pass over the numbers, which halves the time of a round of small mini-batches.
     """
-    bits = _threefry(jax.random.key_data(key), jnp.arange(size, dtype=jnp.uint32))[0]
+    bits = _drawn(jax.random.key_data(key), jnp.arange(size, dtype=jnp.uint32))[0]
     share = (bits >> 8).astype(jnp.float32) * 2.0**-24
     return jnp.minimum((share * count).astype(jnp.int32), count.astype(jnp.int32) - 1)
 
@@ -56,14 +56,14 @@ def uniform_each(root: Array, ids: Array) -> Array:
 
     Written out as in `uniform_rows`, since every agent of a population draws one.
     """
-    high, low = _threefry(_threefry(jax.random.key_data(root), ids), jnp.zeros_like(ids))
+    high, low = _drawn(_drawn(jax.random.key_data(root), ids), jnp.zeros_like(ids))
     mantissas = ((high ^ low) >> 9) | jnp.uint32(0x3F800000)
     return jax.lax.bitcast_convert_type(mantissas, jnp.float32) - 1
 
 
 def shuffled(key: Array, mask: Array) -> Array:
     """Positions in random order, those with mask 1 first; their order does not depend on how many have mask 0."""
-    bits = _threefry(jax.random.key_data(key), jnp.arange(len(mask), dtype=jnp.uint32))[0]
+    bits = _drawn(jax.random.key_data(key), jnp.arange(len(mask), dtype=jnp.uint32))[0]
     return jnp.argsort(jnp.where(mask > 0, bits >> 1, jnp.uint32(0xFFFFFFFF)))
 
 
@@ -77,6 +77,9 @@ def _threefry(key: Any, counter: Any) -> tuple[Any, Any]:
             b = ((b << rotation) | (b >> (32 - rotation))) ^ a
         a, b = a + words[(turn + 1) % 3], b + words[(turn + 2) % 3] + np.uint32(turn + 1)
     return a, b
+
+
+_drawn = jax.jit(_threefry)  # a hundred operations: every method's program would trace them again
 
 
 def round_keys(seed: int, rounds: int, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -127,6 +127,7 @@ class Codec(ABC):
             raise InputError("coded message has NaN or infinity; the sender's run diverged.")
         return values
 
+    @partial(jax.jit, static_argnums=0)  # a program has it up to seven times, and traces it once
     def apply(self, vector: Array, key: Array) -> tuple[Array, Any, Array]:
         """What the receiver decodes, what is sent, and its length in bytes."""
         packed = self.pack(vector, key)

@@ -6,7 +6,7 @@ batch x. The flat order of the weights is the order of the pytree's leaves.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -132,6 +132,7 @@ class Model:
         """Outputs for a batch x, from tensors in flat order, which may have other shapes than the model's own."""
         return self._apply(jax.tree.unflatten(self._treedef, tensors), x)
 
+    @partial(jax.jit, static_argnums=0)  # traced once for all programs that take its gradient
     def loss(self, vector: Array, samples: Samples) -> Array:
         """Mean loss over the real samples: squared error (mean over outputs), cross entropy in nats, or the user's."""
         outputs = self.apply(vector, samples.x)
