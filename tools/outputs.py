@@ -58,15 +58,21 @@ def _shell(code: str) -> str:
 
 def differences(shown: str, said: str) -> list[str]:
     """Where what a page shows is not what its code prints; a line "..." stands for any lines."""
-    page, printed = shown.splitlines(), said.splitlines()
-    if "..." in page:
-        cut = page.index("...")
-        tail = len(page) - cut - 1
-        page, printed = page[:cut] + page[cut + 1 :], printed[:cut] + printed[len(printed) - tail :]
+    page, printed = shown.splitlines(), _cut(shown, said).splitlines()
     if [_words(line) for line in page] != [_words(line) for line in printed]:
         return [f"the page shows:\n{shown}\nthe code prints:\n{said}"]
     pairs = zip(NUMBER.findall("\n".join(page)), NUMBER.findall("\n".join(printed)), strict=True)
     return [f"the page shows {a}, the code prints {b}" for a, b in pairs if not _near(float(a), float(b))]
+
+
+def _cut(shown: str, said: str) -> str:
+    """What the code prints, with "..." in place of the lines that the page leaves out."""
+    page, printed = shown.splitlines(), said.splitlines()
+    if "..." not in page:
+        return said
+    head = page.index("...")
+    tail = len(page) - head - 1
+    return "\n".join([*printed[:head], "...", *printed[len(printed) - tail :]]) + "\n"
 
 
 def _words(line: str) -> str:
@@ -82,10 +88,10 @@ def write(page: str) -> None:
     said = iter(run(page))
 
     def filled(match: re.Match[str]) -> str:
-        _, text = next(said)
-        if match[3] is None or "...\n" in match[3]:
+        shown, text = next(said)
+        if match[3] is None:
             return match[0]
-        return f"```{match[1]}\n{match[2]}```\n\n```text\n{text}```\n"
+        return f"```{match[1]}\n{match[2]}```\n\n```text\n{_cut(shown, text)}```\n"
 
     (DOCS / page).write_text(BLOCK.sub(filled, (DOCS / page).read_text("utf-8")), "utf-8")
 
