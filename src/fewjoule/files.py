@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -185,11 +186,29 @@ def cache_dir() -> Path:
     return Path(os.environ.get("FEWJOULE_CACHE") or platformdirs.user_cache_dir("fewjoule"))
 
 
-def use_compile_cache(folder: Path | None = None) -> Path:
-    """Have JAX keep compiled programs in `folder` (by default under `cache_dir()`); for the command line only."""
+def cache_folder(name: str) -> Path | None:
+    """A folder of `cache_dir()`, made if it is not there; None where it cannot be written, so that nothing is kept."""
+    folder = cache_dir() / name
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder if folder.is_dir() and os.access(folder, os.W_OK) else None
+
+
+NO_CACHE = (
+    "compiled programs cannot be kept for the next command, which will start more slowly; free space, or set "
+    "FEWJOULE_CACHE to a folder that can be written."
+)
+
+
+def use_compile_cache(folder: Path | None = None) -> Path | None:
+    """Have JAX keep compiled programs in `folder` (by default under `cache_dir()`); for the command line only. None,
+    and a warning, where nothing can be kept."""
     import jax
 
-    folder = cache_dir() / "jax" if folder is None else folder
+    folder = cache_folder("jax") if folder is None else folder
+    if folder is None:
+        warnings.warn(NO_CACHE, stacklevel=2)
+        return None
     for name, value in (
         ("jax_compilation_cache_dir", str(folder)),
         ("jax_persistent_cache_min_compile_time_secs", 0.0),

@@ -56,7 +56,10 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def one_line(err: str) -> str:
-    (line,) = [line for line in err.splitlines() if line.startswith("fewjoule: ")]
+    """The mistake's line; programs that could not be kept may be said too, once."""
+    warned = [line for line in err.splitlines() if line.startswith("fewjoule: warning: ")]
+    assert len(warned) <= 1
+    (line,) = [line for line in err.splitlines() if line.startswith("fewjoule: ") and line not in warned]
     assert "Traceback" not in err
     return line
 

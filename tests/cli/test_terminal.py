@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from fewjoule.cli.screen import show_answers, show_summary
 from fewjoule.energy import Ledger
 from fewjoule.energy.ledger import TRAINING
 from fewjoule.errors import InputError
+from fewjoule.files import NO_CACHE
 from fewjoule.reporting import write_report
 from fewjoule.reporting.wording import joules_text
 from tests.reporting.run_folders import METHODS, make_folder
@@ -99,7 +103,29 @@ def test_a_warning_is_one_line_and_said_once(
         show_warnings_once()
         for _ in range(2):
             warnings.warn("dropout is left out: 0.3 in drop.", UserWarning, stacklevel=2)
-    assert capsys.readouterr().err == "fewjoule: warning: dropout is left out: 0.3 in drop.\n"
+        for program in ("jit_stage", "jit_loss"):
+            warnings.warn(f"Error writing persistent compilation cache entry for '{program}': full", stacklevel=2)
+    said = "fewjoule: warning: dropout is left out: 0.3 in drop.\n", f"fewjoule: warning: {NO_CACHE}\n"
+    assert capsys.readouterr().err == "".join(said)
+
+
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
+    """As a home that is read-only; a file stands in its place, since root may write everywhere."""
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "a.csv").write_text("x,y\n0,0.1\n1,1.2\n2,0.3\n3,1.4\n")
+    command = "train agents --model mlp:1-4-1 --target y --method average --local-steps 3 -o model"
+    environment = {**os.environ, "FEWJOULE_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "fewjoule", *command.split()],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if "warning" in line] == [f"fewjoule: warning: {NO_CACHE}"]
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("2", [0, 1]), ("0,3,7", [0, 3, 7]), ("3,", [3]), ("0,", [0])])

@@ -94,9 +94,12 @@ def show_warnings_once() -> None:
     said: set[str] = set()
 
     def show(message: Any, *_: Any, **__: Any) -> None:
-        if str(message) not in said:
-            said.add(str(message))
-            print(f"fewjoule: warning: {message}", file=sys.stderr)
+        text = str(message)
+        if text.startswith("Error writing persistent compilation cache"):  # JAX says it of every program
+            text = import_module("fewjoule.files").NO_CACHE
+        if text not in said:
+            said.add(text)
+            print(f"fewjoule: warning: {text}", file=sys.stderr)
 
     warnings.showwarning = show
 

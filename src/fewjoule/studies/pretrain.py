@@ -12,7 +12,7 @@ from jax import Array
 from fewjoule._version import __version__
 from fewjoule.energy.metering import Around, Metering
 from fewjoule.errors import DivergedWarning, InputError
-from fewjoule.files import cache_dir
+from fewjoule.files import cache_folder
 from fewjoule.models.code import is_code
 from fewjoule.models.model import Model, OwnModel
 from fewjoule.simulation.rules import loss_at
@@ -112,9 +112,9 @@ def _trained(prepared: Prepared, rest: Agents, missing: list[int], meter: Meteri
     study, own = prepared.study, prepared.own
     known = (__version__, prepared.model.spec, study.model.init, study.local, study.seeds, rest.names, meter.describe())
     name, kept = digest_of(repr(known), rest.data), None
-    if own is not None and not is_code(prepared.model.spec):  # code may change in files that nobody named
-        (cache_dir() / "local").mkdir(parents=True, exist_ok=True)
-        kept = Parts(cache_dir() / "local")
+    reusable = own is not None and not is_code(prepared.model.spec)  # code may change in files that nobody named
+    if reusable and (folder := cache_folder("local")) is not None:
+        kept = Parts(folder)
         if name in kept:
             progress.line("local models: as trained before, with the same data and settings, and with their energy")
             return kept.load(name)
