@@ -103,7 +103,7 @@ def test_pretraining_is_charged_the_flops_of_the_training_that_was_metered(run, 
         "while_loop",
         lambda going, body, first: jax.lax.scan(lambda carry, _: (body(carry), None), first, length=CHECKS)[0],
     )
-    executed = count(lambda *arrays: program._jitted.__wrapped__(*program._static, *arrays), *program._arrays).flops
+    executed = count(lambda *arrays: program._jitted.__wrapped__(*program._static, *arrays), *program.arrays).flops
     assert executed == pytest.approx(charged, rel=SHARED)
 
 
