@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -40,6 +41,7 @@ def agent_ids(names: tuple[str, ...]) -> Array:
     return jnp.asarray([agent_id(name) for name in names], jnp.uint32)
 
 
+@partial(jax.jit, static_argnums=1)
 def uniform_rows(key: Array, size: int, count: Array) -> Array:
     """`size` whole numbers from 0 to count - 1, drawn with replacement; `count` up to 2**24.
 

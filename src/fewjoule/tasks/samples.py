@@ -7,7 +7,6 @@ it leaves as stacked arrays that `local`, `simulate` and `adapt` vectorise over.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -53,7 +52,6 @@ def few(things: Sequence[str], most: int = 12) -> str:
     return ", ".join(things[:most]) + (f", ... and {len(things) - most} more" if len(things) > most else "")
 
 
-@partial(jax.jit, static_argnums=2)
 def draw(samples: Samples, key: Array, size: int | None) -> Samples:
     """A mini-batch of `size` real samples, drawn with replacement; all samples where size is None.
 
