@@ -97,8 +97,12 @@ def picture(numbers: Numbers, order: list[str]) -> str:
     x = alt.X("times:Q", title=title, scale=alt.Scale(type="log", domainMin=0.5))
     y = alt.Y("job:N", title=None, sort=order)
     colour = alt.Color("peer:N", title=None, scale=alt.Scale(scheme="tableau10"))
-    points = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, y=y, color=colour, shape="peer:N")
-    spans = base.mark_rule(strokeWidth=2).encode(x=alt.X("least:Q", title=title), x2="most:Q", y=y, color=colour)
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(
+        x=x, y=y, color=colour, shape=alt.Shape("peer:N", title=None)
+    )
+    spans = base.mark_rule(strokeWidth=2).encode(
+        x=alt.X("least:Q", title=title, scale=alt.Scale(type="log", domainMin=0.5)), x2="most:Q", y=y, color=colour
+    )
     even = alt.Chart(alt.InlineData(values=[{"times": 1}])).mark_rule(color=grey, strokeDash=[4, 4]).encode(x=x)
     chart = alt.layer(even, spans, points).properties(width=560, height=alt.Step(34), background="transparent")
     styled = (
