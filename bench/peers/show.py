@@ -98,7 +98,7 @@ def picture(numbers: Numbers, order: list[str]) -> str:
     y = alt.Y("job:N", title=None, sort=order)
     colour = alt.Color("peer:N", title=None, scale=alt.Scale(scheme="tableau10"))
     points = base.mark_point(filled=True, size=70, opacity=1).encode(
-        x=x, y=y, color=colour, shape=alt.Shape("peer:N", title=None)
+        x=x, y=y, color=colour, shape=alt.Shape("peer:N", legend=None)
     )
     spans = base.mark_rule(strokeWidth=2).encode(
         x=alt.X("least:Q", title=title, scale=alt.Scale(type="log", domainMin=0.5)), x2="most:Q", y=y, color=colour
