@@ -134,7 +134,9 @@ if __name__ == "__main__":
     entries = {entry.name: entry for entry in study.methods}
     for name in asked.methods:
         points = [reached(study, entries[name], agents, part) for part in PARTS]
-        numbers[name] = {"points": [*points, whole(name, study, entries[name], agents)]}
+        points += [whole(name, study, entries[name], agents)]
+        by_episodes = {p["episodes"]: p for p in [*numbers.get(name, {}).get("points", []), *points]}  # older ones stay
+        numbers[name] = {"points": [by_episodes[count] for count in sorted(by_episodes)]}
         if not asked.no_mixed:
             numbers[name]["mixed"] = reached(study, entries[name], mixed(study), 2)
         write_atomically(NUMBERS, (json.dumps(numbers, indent=1) + "\n").encode(), force=True)
