@@ -12,6 +12,7 @@ from fewjoule.randomness import (
     _threefry,
     agent_id,
     agent_ids,
+    cohorts_of,
     key_for,
     round_key,
     round_keys,
@@ -70,6 +71,16 @@ def test_every_agent_draws_the_number_of_its_own_key():
     root, ids = jax.random.fold_in(key_for(3, "participation"), 7), jnp.asarray([0, 1, 5, 2**32 - 1], jnp.uint32)
     each = [jax.random.uniform(round_key(key_for(3, "participation"), 7, i)) for i in ids]
     np.testing.assert_array_equal(uniform_each(root, ids), jnp.stack(each))
+
+
+def test_the_agents_with_the_lowest_numbers_take_part(monkeypatch):
+    """Drawn by NumPy some rounds at once, and agent by agent by JAX; equal numbers leave the first one in."""
+    monkeypatch.setattr("fewjoule.randomness.DRAWN_AT_ONCE", 12)
+    names = ("red", "green", "blue", "white", "black")
+    ids, root = agent_ids((*names, "red")), key_for(3, "participation")
+    for index, cohort in enumerate(cohorts_of(3, 5, 4, ids)):
+        numbers = [float(jax.random.uniform(round_key(root, index, i))) for i in ids]
+        assert cohort.tolist() == sorted(sorted(range(6), key=lambda i: (numbers[i], i))[:4])
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])

@@ -12,6 +12,8 @@ from jax import Array
 
 from fewjoule.errors import InputError, is_whole
 
+DRAWN_AT_ONCE = 100_000
+"""Agents times rounds whose numbers are drawn at once: more would leave the cache, fewer would take Python's time."""
 PURPOSES = ("data", "start", "local", "probe", "round", "participation", "tasks", "codec", "questions")
 
 
@@ -38,7 +40,7 @@ def agent_id(name: str) -> int:
 
 
 def agent_ids(names: tuple[str, ...]) -> Array:
-    return jnp.asarray([agent_id(name) for name in names], jnp.uint32)
+    return jax.device_put(np.asarray([agent_id(name) for name in names], np.uint32))
 
 
 @partial(jax.jit, static_argnums=1)
@@ -89,6 +91,22 @@ def round_keys(seed: int, rounds: int, ids: np.ndarray[Any, Any]) -> np.ndarray[
     [rounds, agents, 2]. Drawn by NumPy, since compiling it would take longer."""
     of_round = [word[:, None] for word in _folded(_root(seed, "round"), np.arange(rounds))]
     return np.stack(np.broadcast_arrays(*_folded(of_round, ids)), -1)
+
+
+def cohorts_of(seed: int, rounds: int, present: int, ids: Any) -> np.ndarray[Any, Any]:
+    """The positions of the agents that are drawn for each round [rounds, present], rising; by NumPy, as `round_keys`.
+
+    Every agent draws the number of `uniform_each` and the lowest take part: the order of agents does not matter.
+    """
+    ids, at_once = np.asarray(ids), max(1, DRAWN_AT_ONCE // len(ids))
+    cohorts = np.empty((rounds, present), np.int32)
+    for first in range(0, rounds, at_once):
+        here = np.arange(first, min(rounds, first + at_once))
+        of_round = [word[:, None] for word in _folded(_root(seed, "participation"), here)]
+        high, low = _folded(_folded(of_round, ids), 0)
+        order = np.argsort((high ^ low) >> 9, kind="stable")
+        cohorts[here] = np.sort(order[:, :present])
+    return cohorts
 
 
 def agent_keys(seed: int, purpose: str, ids: Any) -> np.ndarray[Any, Any]:

@@ -36,6 +36,7 @@ from fewjoule.simulation import rules
 from fewjoule.simulation.work import vector_of
 from fewjoule.tasks.samples import AgentData, Agents
 from fewjoule.training.local import train_locally
+from fewjoule.training.program import COMPILER_OPTIONS
 from fewjoule.training.start import random_start
 
 Home = Callable[[Contract], tuple[AgentData, Array | OwnModel | None]]
@@ -317,7 +318,7 @@ def _shape(array: Any) -> Any:
     return jax.ShapeDtypeStruct(jnp.shape(array), jnp.result_type(array))  # type: ignore[no-untyped-call]
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
 def _step(
     method: Method, model: Model, state: Any, broadcast: Broadcast, data: AgentData, root: Array, round: Any, agent: Any
 ) -> Any:
@@ -333,12 +334,12 @@ def _step(
     return state, message, info.packed, jnp.asarray(rules.message_bytes(message, info)), facts
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
 def _probe(method: Method, model: Model, start: Array, data: AgentData, key: Array) -> Any:
     assert method.probe is not None
     return method.probe(rules.loss_of(method, model), start, data, key)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=COMPILER_OPTIONS)
 def _losses(model: Model, vectors: Array, data: AgentData) -> Array:
     return jax.vmap(lambda vector: rules.loss_at(model, vector, data))(vectors)

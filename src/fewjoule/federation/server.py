@@ -28,6 +28,7 @@ from fewjoule.randomness import agent_id
 from fewjoule.simulation.learning import learn
 from fewjoule.simulation.rules import broadcast_bytes, combine, probe_bytes, server_step, start_of, weights_of
 from fewjoule.simulation.run import Trace
+from fewjoule.training.program import COMPILER_OPTIONS
 
 _SAVED = ("losses", "start", "spread", "samples")
 
@@ -338,10 +339,10 @@ def _spread(answers: list[Message]) -> float:
 # Compiled once per method in a process.
 
 
-_start = jax.jit(start_of, static_argnums=0)
-_step = jax.jit(server_step, static_argnums=0)
+_start = jax.jit(start_of, static_argnums=0, compiler_options=COMPILER_OPTIONS)
+_step = jax.jit(server_step, static_argnums=0, compiler_options=COMPILER_OPTIONS)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=COMPILER_OPTIONS)
 def _init(method: Method, start: Start, probes: Any) -> tuple[Any, Broadcast]:
     return method.init(start, probes)

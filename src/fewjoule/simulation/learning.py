@@ -17,16 +17,16 @@ from fewjoule.simulation import rules
 from fewjoule.simulation.work import combined, data_of, vector_of
 from fewjoule.tasks.samples import Agents
 from fewjoule.training.mesh import over_devices
-from fewjoule.training.program import Program
+from fewjoule.training.program import COMPILER_OPTIONS, Program
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
 def learn(method: Method, model: Model, start: Array, messages: Any, seed: Array) -> Array:
     """The meta-model of one seed."""
     return rules.learned(method, model, start, messages, seed)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1), compiler_options=COMPILER_OPTIONS)
 def _learn_all(method: Method, model: Model, starts: Array, messages: Any, seeds: Array) -> Array:
     """The meta-models of all seeds, one after the other on every device."""
 

@@ -15,7 +15,7 @@ from jax import Array
 
 from fewjoule.methods.method import Method
 from fewjoule.models.model import Model
-from fewjoule.randomness import key_for, round_keys, uniform_each
+from fewjoule.randomness import cohorts_of, key_for, round_keys
 from fewjoule.simulation import rules
 from fewjoule.simulation.cohort import Rows, one_round
 from fewjoule.simulation.how import How
@@ -25,8 +25,6 @@ from fewjoule.training.program import COMPILER_OPTIONS
 
 SEEDS = "seeds"
 """The axis that all seeds run along at once."""
-DRAWN_AT_ONCE = 1_000_000
-"""Agents times rounds whose numbers are drawn at once: more would take memory, fewer would take time."""
 
 
 class Draws(NamedTuple):
@@ -43,7 +41,7 @@ def draws(
     """`present` agents are drawn for each round, or `cohorts` [rounds, rows] are their positions, with fillers beyond
     the last agent; all take part where both are None. Where agents are `apart`, all have a key in every round."""
     who = None if cohorts is None else np.broadcast_to(cohorts, (len(seeds), *cohorts.shape))
-    who = who if present is None else _drawn(method.rounds, present, ids, seeds)
+    who = who if present is None else np.stack([cohorts_of(int(seed), method.rounds, present, ids) for seed in seeds])
     rows = np.asarray(ids)[None].repeat(len(seeds), 0)
     if who is not None and not apart:
         rows = rows[0].take(np.asarray(who), mode="clip")
@@ -51,7 +49,7 @@ def draws(
     return Draws(np.stack([rules.common_start(method, model, seed) for seed in seeds]), who, np.stack(keys))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6), compiler_options=COMPILER_OPTIONS)
 def rounds_program(
     method: Method, model: Model, owners: tuple[Model, ...] | None, per_seed: bool, present: int | None,
     kept: tuple[int, ...] | None, how: How,
@@ -207,24 +205,6 @@ def _placed(who: Array, agents: int, tree: Any, absent: float = 0) -> Any:
         return everyone.at[who].set(rows, mode="drop")
 
     return jax.tree.map(place, tree)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _drawn(rounds: int, present: int, ids: Array, seeds: Array) -> Array:
-    """The positions of the agents that are drawn for each round [seeds, rounds, present], rising.
-
-    Every agent draws a number for itself and the lowest take part, so that the order of agents does not matter.
-    """
-
-    def draw(root: Array, index: Array) -> Array:
-        numbers = uniform_each(jax.random.fold_in(root, index), ids)
-        return jnp.sort(jax.lax.top_k(-numbers, present)[1])
-
-    def of_seed(seed: Array) -> Array:
-        draw_in = partial(draw, key_for(seed, "participation"))
-        return jax.lax.map(draw_in, jnp.arange(rounds), batch_size=max(1, DRAWN_AT_ONCE // len(ids)))
-
-    return jax.lax.map(of_seed, seeds)
 
 
 def first_upload(

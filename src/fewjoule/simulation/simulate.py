@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -114,7 +113,7 @@ class Simulation:
             paths = (np.concatenate([paths[0][:-1], out["meta"][:1]]), paths[1])
         if self._single:
             out, diverged, bits = jax.tree.map(lambda a: a[0], (out, diverged, bits))
-        out, diverged, paths = jax.tree.map(jnp.asarray, (out, diverged, paths))
+        out, diverged, paths = jax.device_put((out, diverged, paths))
         out |= {"diverged": diverged, "meta_path": paths[0], "agent_path": paths[1]}
         return self._result(uplink_bits=bits[0], downlink_bits=bits[1], **out)
 

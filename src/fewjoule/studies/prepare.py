@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -91,7 +90,7 @@ def prepare(study: Study, own: OwnAgents | None = None) -> Prepared:
 
 def _for_seeds(samples: Samples, seeds: list[int]) -> Samples:
     """The same samples for every seed, on a leading axis."""
-    repeated: Samples = jax.tree.map(lambda a: jnp.asarray(np.stack([a] * len(seeds))), samples)
+    repeated: Samples = jax.device_put(jax.tree.map(lambda a: np.stack([a] * len(seeds)), samples))
     return repeated
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from fewjoule.errors import InputError
 from fewjoule.randomness import agent_id, seeds_of
-from fewjoule.tasks.format import TASKS, DataFormat, check_format, scaled, standardised, standardising
-from fewjoule.tasks.readers import PICKLES, SUFFIXES, Table, Values, ending, read_table
+from fewjoule.tasks.format import TASKS, DataFormat, Values, check_format, scaled, standardised, standardising
+from fewjoule.tasks.readers import PICKLES, SUFFIXES, Table, ending, read_table
 from fewjoule.tasks.samples import Agents, Pair, Samples, Tasks, make_agents, make_tasks, stack
 
 KINDS = {"f": "real numbers", "i": "whole numbers", "O": "text"}  # of targets, by their type

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewjoule.errors import InputError, is_real, positive, text, unknown
-from fewjoule.tasks.readers import Values
 from fewjoule.tasks.samples import Pair
 
+Values = np.ndarray[Any, Any]
 TASKS = ("regression", "classification")
 LARGEST_INPUT = 3e38  # of float32
 SMALLEST_SCALE = 1e-6

@@ -27,7 +27,7 @@ def hold_out(agents: Agents, share: float, seed: int | Sequence[int]) -> tuple[A
         own = agents if agents.seeds is None else _at(agents, i)
         each.append(_of_one_seed(own, share, one))
     data, tests = ([part[k] for part in [(a.data, t) for a, t in each]] for k in (0, 1))
-    stacked, held = (jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *parts) for parts in (data, tests))
+    stacked, held = (jax.device_put(jax.tree.map(lambda *a: np.stack(a), *parts)) for parts in (data, tests))
     return replace(agents, data=stacked, seeds=seeds_of(seed)), held
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from jax import Array
 
 from fewjoule.errors import InputError
-from fewjoule.tasks.readers import read_table
 
 MOST_NUMBERS = 50_000
 """Of own questions: they are part of a method's settings, which every agent gets."""
@@ -91,6 +90,8 @@ def read_questions(value: Any, number: int) -> Questions:
 
 def questions_from_file(path: str | Path) -> Any:
     """A user's own questions as a method takes them: nested lists of the inputs in a file; a target is left aside."""
+    from fewjoule.tasks.readers import read_table  # and with it Arrow, which no other question needs
+
     x = read_table(path, needs_target=False).train[0]
     if x.size > MOST_NUMBERS:
         raise InputError(f"{path}: questions may hold {MOST_NUMBERS} numbers in all, got {x.size}; leave some out.")

@@ -21,6 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from fewjoule.errors import InputError
+from fewjoule.tasks.format import Values
 from fewjoule.tasks.parquet_pages import page_sizes
 from fewjoule.tasks.samples import check_pair
 
@@ -34,7 +35,6 @@ OTHER_SEPARATORS = (";", "\t", "|")
 INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls the column of its index
 CSV_TARGETS = (pa.int64(), pa.float64(), pa.dictionary(pa.int32(), pa.string()))
 """Targets are whole numbers where all are, else real numbers where all are, else text."""
-Values = np.ndarray[Any, Any]
 
 
 class Table(NamedTuple):

@@ -152,14 +152,15 @@ def stack(
         if classes is None:
             raise InputError("allowed needs classes, the number of the model's outputs.")
         rows = _check_allowed(allowed, classes, [y for _, y in checked], called, what)
-        permitted = jnp.asarray(np.stack([np.isin(np.arange(classes), row) for row in rows]))
-    return Samples(
-        jnp.asarray(np.stack([padded(x) for x, _ in checked])),
-        jnp.asarray(np.stack([padded(y) for _, y in checked])),
-        jnp.asarray(np.stack([(np.arange(size) < len(x)).astype(np.float32) for x, _ in checked])),
+        permitted = np.stack([np.isin(np.arange(classes), row) for row in rows])
+    stacked = (
+        np.stack([padded(x) for x, _ in checked]),
+        np.stack([padded(y) for _, y in checked]),
+        np.stack([(np.arange(size) < len(x)).astype(np.float32) for x, _ in checked]),
         permitted,
-        jnp.asarray(np.stack([padded(weight) for weight in weights])) if weighed else None,
+        np.stack([padded(weight) for weight in weights]) if weighed else None,
     )
+    return Samples(*jax.device_put(stacked))  # jnp.asarray would compile a program for every shape
 
 
 def _weights(label: str, pair: Weighed, size: int) -> np.ndarray:
@@ -313,7 +314,7 @@ def for_seeds(make: Callable[[int], Agents], seed: int | Sequence[int]) -> Agent
     if np.ndim(seed) == 0:
         return make(seeds[0])
     each = [make(s) for s in seeds]
-    return Agents(jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *[a.data for a in each]), each[0].names, seeds)
+    return Agents(jax.device_put(jax.tree.map(lambda *a: np.stack(a), *[a.data for a in each])), each[0].names, seeds)
 
 
 def draw_agents(

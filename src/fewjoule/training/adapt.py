@@ -299,7 +299,7 @@ class FineTuning:
         return adapted
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), compiler_options=COMPILER_OPTIONS)
 def _fine_tune(
     model: Model, steps: int, learning_rate: float, name: str, tuning: Tuning, meta: Array, support: Samples,
     rates: Array | None,

@@ -136,7 +136,7 @@ def train_locally(
         each = _sharpness(model, per_seed, p.model, samples.train, keys)
         return each[0] if one else each
 
-    return LocalModels(**jax.tree.map(jnp.asarray, out), stopped_by=stopped, measured=sharpness)
+    return LocalModels(**jax.device_put(out), stopped_by=stopped, measured=sharpness)
 
 
 def steps_between_checks(max_steps: int, check_every: int = CHECK_EVERY) -> int:
@@ -217,7 +217,7 @@ def _own_starts(model: Model, keys: Array) -> Array:
 
 
 # A call goes some way, so that a long training comes up for air: it can tell how far it is, and Ctrl-C is heard.
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jax.jit, static_argnums=(0, 1, 2), compiler_options=COMPILER_OPTIONS)
 def _advance(
     model: Model, rules: _Rules, per_seed: bool, data: AgentData, keys: Array, chunk: Array, most: Array, p: _Training
 ) -> _Training:

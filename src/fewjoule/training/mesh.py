@@ -121,4 +121,4 @@ def gathered(tree: Any) -> Any:
     """Arrays of all devices on the default one, as if it had computed them."""
     if len(jax.local_devices()) == 1:
         return tree
-    return jax.tree.map(lambda array: jnp.asarray(np.asarray(array)), tree)
+    return jax.device_put(jax.tree.map(np.asarray, tree))

@@ -29,8 +29,7 @@ class Program:
     def compile(self) -> None:
         """Compile without running; several programs may compile at once in threads."""
         if self._compiled is None:
-            lowered = self._jitted.lower(*self._static, *self.arrays)
-            self._compiled = lowered.compile(compiler_options=COMPILER_OPTIONS)
+            self._compiled = self._jitted.lower(*self._static, *self.arrays).compile()
             self.arrays = jax.tree.map(_placed, self.arrays, self._compiled.input_shardings[0])
 
     def __call__(self, *arrays: Any) -> Any:
