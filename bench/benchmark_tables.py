@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bench.federations import FEDERATIONS, PUBLISHED, Published
+from fewjoule.reporting.run_folder import LEAST_SEEDS
 from fewjoule.studies.summary import interval
 
 LINKS = ("wifi", "lte", "lora-sf7")
@@ -27,7 +28,9 @@ def _caption(of: dict[str, Any]) -> str:
     size = "a small run (`--quick`): it shows that the study runs, not what methods reach. " if of["quick"] else ""
     most = _seeds(of)
     seeds = ", ".join(map(str, most))
-    bounds = ", in brackets 95 % over seeds." if len(most) > 2 else "; too few seeds for an interval."
+    bounds = ", in brackets 95 % over seeds."
+    if len(most) < LEAST_SEEDS:
+        bounds = ", in round brackets 95 % over new devices: too few seeds for an interval over them."
     if any(row.get("seeds", most) != most for row in of["methods"].values()):
         bounds += " A row of other seeds says so."
     return (
@@ -149,8 +152,12 @@ def _agents(spread: dict[str, Any] | None) -> list[str]:
 def percent(numbers: dict[str, Any] | None, *, short: bool = False) -> str:
     if numbers is None:
         return "–"
-    bounded = not short and numbers.get("low") is not None
-    around = f" [{100 * numbers['low']:.1f}, {100 * numbers['high']:.1f}]" if bounded else ""
+    around = ""
+    if not short and numbers.get("low") is not None:
+        around = f" [{100 * numbers['low']:.1f}, {100 * numbers['high']:.1f}]"
+    elif not short and numbers.get("over_devices"):
+        low, high = numbers["over_devices"]
+        around = f" ({100 * low:.1f}, {100 * high:.1f})"
     return f"{100 * numbers['mean']:.1f}{around}"
 
 

@@ -257,7 +257,7 @@ def new_tasks(study: Study, judged: Judged) -> Tasks:
 
 def judge(study: Study, run: RunFolder, name: str, tasks: Tasks, steps: list[int]) -> dict[str, Any]:
     """Mean accuracy of new devices after so few steps, and after more where they are asked for, with intervals over
-    seeds; nothing where all seeds diverged."""
+    seeds, or over devices where seeds are too few; nothing where all seeds diverged."""
     e, files = study.evaluation, meta_files(run, name)
     if not files:
         return {}
@@ -265,9 +265,9 @@ def judge(study: Study, run: RunFolder, name: str, tasks: Tasks, steps: list[int
     by: dict[str, Any] = {"learning_rate": e.learning_rate, "optimiser": e.optimiser, "rates": rates}
     vectors = jnp.stack([file.vector for file in files])
     model, tuning = study.build_model(), tuning_of(files[0].card)
-    reached = adapt(model, vectors, tasks, steps=steps, tuning=tuning, **by).accuracy.mean(1)
+    reached = adapt(model, vectors, tasks, steps=steps, tuning=tuning, **by).accuracy
     names = ("new_devices", "more_steps")[: len(steps)]
-    return {name: bounded(reached[:, i]) for i, name in enumerate(names)}
+    return {name: bounded(reached[..., i]) for i, name in enumerate(names)}
 
 
 def meta_files(run: RunFolder, name: str) -> list[fj.ModelFile]:
@@ -276,9 +276,13 @@ def meta_files(run: RunFolder, name: str) -> list[fj.ModelFile]:
     return [fj.read_model(run.path / "meta" / f"{name}-{seed}.safetensors") for seed in good]
 
 
-def bounded(per_seed: Any) -> dict[str, Any]:
+def bounded(reached: Any) -> dict[str, Any]:
+    """The mean of accuracies [seeds, devices], with an interval."""
+    per_seed = reached.mean(1)
     low, high = interval(per_seed)
-    return {"mean": float(per_seed.mean()), "low": low, "high": high, "per_seed": [float(one) for one in per_seed]}
+    of_devices = {} if low is not None else {"over_devices": interval(reached.mean(0))}
+    values = {"mean": float(per_seed.mean()), "low": low, "high": high, **of_devices}
+    return values | {"per_seed": [float(one) for one in per_seed]}
 
 
 def spread(one: Spread) -> dict[str, Any]:

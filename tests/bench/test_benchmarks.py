@@ -4,10 +4,11 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench import benchmarks
-from bench.benchmark_tables import LINKS, tables
+from bench.benchmark_tables import LINKS, percent, tables
 from bench.federations import FEDERATIONS, PUBLISHED, Federation, Judged, named
 from fewjoule.energy import link
 from fewjoule.reporting.run_folder import RunFolder
@@ -127,6 +128,19 @@ def test_a_table_has_every_method_once_and_marks_small_runs(small):
     assert "small run" in part
     assert text.count("Not run yet.") == len(FEDERATIONS) - 1
     assert "| FedRep | agents, mean over images | 99.56 | – | – | PFLlib |" in text
+
+
+def test_too_few_seeds_give_an_interval_over_devices():
+    """Its half is t(0.975, 3) = 3.182 times the standard error; three seeds have one over seeds."""
+    one = np.array([[0.2, 0.4, 0.6, 0.8]])
+    found = benchmarks.bounded(one)
+    half = 3.182446 * one.std(ddof=1) / 2
+    assert found["over_devices"] == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
+    assert percent(found) == "50.0 (8.9, 91.1)"
+    assert percent(found, short=True) == "50.0"
+    three = benchmarks.bounded(np.array([[0.4], [0.5], [0.6]]))
+    assert "over_devices" not in three
+    assert percent(three) == "50.0 [25.2, 74.8]"
 
 
 def test_ours_stand_beside_the_published_numbers():
