@@ -27,7 +27,7 @@ import fewjoule as fj
 MAPS = Path("/proc/self/maps")
 MODEL = fj.mlp([1, 6, 5, 1])
 
-hypothesis.settings.register_profile("fixed", derandomize=True)
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))  # "default" looks for new cases
 
 

@@ -81,6 +81,7 @@ def test_it_cannot_beat_the_average_where_new_tasks_are_centred_on_it(world, ste
     assert seen == pytest.approx(ours, rel=0.08)  # the formula is what adaptation really does; 4000 tasks
 
 
+@pytest.mark.slow
 def test_in_a_small_ball_it_climbs_the_mean_loss_that_fedsgd_descends(world):
     """Once the ball holds all agents, each moves along its own normalised gradient at the average: uphill."""
     agents, optima, _ = world

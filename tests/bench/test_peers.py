@@ -87,6 +87,7 @@ def test_what_was_measured_before_stays(monkeypatch, tmp_path):
     compare.compared(numbers, "J5-2", ["torch", "pfl"], True)
 
 
+@pytest.mark.slow
 def test_the_rows_that_peers_get_are_those_that_fewjoule_draws():
     """A round of FedAvg by hand on them gives fewjoule's model."""
     import jax

@@ -62,6 +62,7 @@ def test_own_questions_are_charged_down_and_wrong_ones_refused(agents: Path, tmp
         assert not (tmp_path / "n.st").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_has_a_row_for_answers(fewjoule: Command) -> None:
     code, out, _ = fewjoule("plan", "--agents", 3, "--model", "mlp:1-40-40-1")
     assert code == 0

@@ -65,6 +65,7 @@ def test_train_evaluate_and_adapt(places: Path, fewjoule: Any, name: str, settin
     assert moved[:-15].any() == (tuning == Tuning())  # the body stays where only the head is tuned
 
 
+@pytest.mark.slow
 def test_learned_rates_take_the_place_of_the_learning_rate(places: Path, fewjoule: Any) -> None:
     model, rng = mlp([2, 4, 3], loss="cross_entropy"), np.random.default_rng(1)
     vector, rates = rng.normal(size=model.size), rng.uniform(0, 0.3, size=model.size)

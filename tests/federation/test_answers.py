@@ -33,6 +33,7 @@ def test_models_of_three_architectures_answer_as_in_the_simulator(bench: Bench, 
     np.testing.assert_array_equal(payload, charged + wire.size([blocks.Form("uint8", (0,))]))
 
 
+@pytest.mark.slow
 def test_an_agent_leaves_after_its_message(bench: Bench) -> None:
     """With the policy `wait` too: everything the server needs of it has been said."""
     channel, server = bench.channel(), bench.server(bench.spec("answers", settings=SHORT))
@@ -47,6 +48,7 @@ def test_an_agent_leaves_after_its_message(bench: Bench) -> None:
     assert np.isnan(server.losses).all()
 
 
+@pytest.mark.slow
 def test_own_questions_are_sent_and_charged(bench: Bench) -> None:
     asked = {**SHORT, "questions": [[-1.0], [0.5], [2.0]]}
     run = simulate(answers(**asked), bench.model, bench.agents, bench.local, seed=2)

@@ -52,6 +52,7 @@ def sent_bytes(server: ServerRunner, request: bytes) -> int:
     return sum(a.nbytes for a in wire.decode(request, kind=kind, run=server.spec.run, forms=forms).arrays)
 
 
+@pytest.mark.slow
 def test_the_bytes_on_the_wire_are_the_charge(bench: Bench) -> None:
     """A change for who holds the broadcast before, the whole model for who was away."""
     server, channel = federated(bench, CODED, AWAY)

@@ -102,6 +102,7 @@ class Counting:
         monkeypatch.setattr(journal, "append", noted)
 
 
+@pytest.mark.slow
 def test_trial_43_what_a_round_writes_does_not_grow_with_the_rounds(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

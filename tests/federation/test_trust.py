@@ -183,6 +183,7 @@ def test_a_robust_mean_needs_its_agents_in_every_round(bench: Bench) -> None:
         bench.server(bench.spec("fedavg", policy="skip", quorum=2, **median))
 
 
+@pytest.mark.slow
 def test_one_poisoned_agent_hardly_moves_a_median_below_every_bound(bench: Bench) -> None:
     """A lie that no bound notices: all weights shifted by 3."""
     metas = {}

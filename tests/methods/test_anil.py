@@ -13,6 +13,7 @@ from fewjoule.tasks.samples import draw
 STEPS = {"rounds": 3, "inner_steps": 2, "inner_learning_rate": 0.05, "outer_learning_rate": 0.01, "batch": 5}
 
 
+@pytest.mark.slow
 def test_meta_sgd_with_frozen_equal_rates_is_maml(model, agents, local_models):
     frozen = fj.simulate(fj.meta_sgd(rates_learning_rate=0.0, **STEPS), model, agents, local_models)
     maml = fj.simulate(fj.maml(**STEPS), model, agents, local_models)
@@ -47,6 +48,7 @@ def test_a_new_device_fine_tunes_with_the_rates(model):
         fj.adapt(model, meta, tasks, rates=rates[1:])
 
 
+@pytest.mark.slow
 def test_anil_is_mamls_gradient_with_the_inner_steps_of_the_head_alone(model, agents):
     """By finite differences of the loss after hand-made inner steps; and only the body's part is sent."""
     method = fj.anil(**STEPS)

@@ -19,6 +19,7 @@ COMMON = np.asarray(MODEL.init(key_for(0, "start")))
 DATA = jax.tree.map(lambda a: a[0], AGENTS.data)
 
 
+@pytest.mark.slow
 def test_float32_through_a_codec_is_the_plain_method():
     settings = {"rounds": 3, "local_steps": 4}
     plain = simulate(method("fedavg", **settings), MODEL, AGENTS, LOCAL)
@@ -30,7 +31,7 @@ def test_float32_through_a_codec_is_the_plain_method():
     assert (coded.downlink_bits == np.array([0, 1, 1, 1])[:, None] * (32 * D + 8 * frame_bytes(D))).all()
 
 
-@pytest.mark.parametrize("spec", ["quantise:3", "top-k:0.2:2"])
+@pytest.mark.parametrize("spec", ["quantise:3", pytest.param("top-k:0.2:2", marks=pytest.mark.slow)])
 def test_one_upload_is_the_mean_of_the_decoded_bytes(spec):
     run = simulate(method("average", codec=spec), MODEL, AGENTS, LOCAL)
     keys = [jax.random.fold_in(key_for(0, "codec"), i) for i in agent_ids(AGENTS.names)]
@@ -40,7 +41,9 @@ def test_one_upload_is_the_mean_of_the_decoded_bytes(spec):
     assert (run.downlink_bits == 0).all()
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedsgd", "fedexp", "meta_backward"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedsgd", "fedexp", "meta_backward"))]
+)
 def test_an_agents_packed_message_is_its_bytes(name):
     """What a device sends decodes, on the server, to the message that the simulator averages."""
     chosen = method(name, rounds=2, codec="top-k:0.3:2")
@@ -54,6 +57,7 @@ def test_an_agents_packed_message_is_its_bytes(name):
     assert info.size_bytes == len(sent) + (4 if name == "fedexp" else 0)
 
 
+@pytest.mark.slow
 def test_error_feedback_loses_nothing_in_the_end():
     """Sum of what was sent + what is still kept = sum of what was to be sent."""
     plain = method("fedsgd", rounds=5, batch=None)
@@ -83,6 +87,7 @@ def test_feedback_keeps_what_the_first_upload_lost_and_only_where_asked():
             assert lost == ()
 
 
+@pytest.mark.slow
 def test_the_way_down_reaches_the_agents_coded_and_the_meta_model_is_the_servers_own():
     """With one agent and a server that passes its model on, coded broadcasts approach it, and `meta` is it."""
     run = simulate(method("fedavg", rounds=4, local_steps=1, down_codec="top-k:0.5:4"), MODEL, AGENTS, LOCAL)
@@ -138,6 +143,7 @@ def test_settings_build_the_method_again():
         method("fedavg", codek="quantise:3")
 
 
+@pytest.mark.slow
 def test_limits_of_the_methods_for_few_rounds():
     """FedAvgM without momentum and FedExP among equal agents are FedAvg; Fisher weights all alike are the average."""
     settings = {"rounds": 3, "local_steps": 3, "batch": None}

@@ -248,7 +248,7 @@ def test_same_seed_same_bytes(method, model, agents, local_models):
         assert once(6) != once(5)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "imaml", "meta_backward"])
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("imaml", marks=pytest.mark.slow), "meta_backward"])
 def test_more_padding_and_other_seeds_beside_it_change_nothing(name, model, agents, local_models):
     def longer(samples):
         grown = jax.tree.map(lambda a: jnp.concatenate([a, jnp.repeat(a[:, :1], 11, 1)], 1), samples)

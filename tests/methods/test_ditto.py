@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import fewjoule as fj
 from fewjoule.methods.ditto import PERSONAL_STREAM
@@ -18,6 +19,7 @@ def test_the_shared_model_is_fedavgs_whatever_the_agents_keep(model, agents, loc
     np.testing.assert_array_equal(run.uplink_bits, other.uplink_bits)  # the own model never travels
 
 
+@pytest.mark.slow
 def test_without_its_term_every_agent_trains_alone(model, agents, local_models):
     run = fj.simulate(fj.ditto(proximal=0.0, personal_steps=4, **STEPS), model, agents, local_models, seed=4)
     for i, name in enumerate(agents.names):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fewjoule as fj
 from fewjoule.methods.fedavg import EPISODE_STREAM
@@ -51,6 +52,7 @@ def test_random_start_needs_no_local_models(model, agents):
     assert np.isfinite(run.meta).all()
 
 
+@pytest.mark.slow
 def test_reptile_in_episodes_learns_from_a_few_samples_of_a_few_classes():
     model, rng = fj.mlp([2, 4, 5], loss="cross_entropy"), np.random.default_rng(0)
     x, y = rng.normal(size=(40, 2)), np.arange(40, dtype=np.int32) % 5

@@ -1,12 +1,14 @@
 """FedProx beside FedAvg and beside its header in NumPy."""
 
 import numpy as np
+import pytest
 
 import fewjoule as fj
 
 SETTINGS = {"rounds": 2, "local_steps": 3, "learning_rate": 0.05, "batch": 5}
 
 
+@pytest.mark.slow
 def test_fedprox_without_its_term_is_fedavg_bit_for_bit(model, agents, local_models):
     a = fj.simulate(fj.fedprox(proximal=0.0, **SETTINGS), model, agents, local_models)
     b = fj.simulate(fj.fedavg(**SETTINGS), model, agents, local_models)

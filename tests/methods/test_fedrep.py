@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fewjoule as fj
 from fewjoule.methods.fedrep import HEAD_STREAM
@@ -20,6 +21,7 @@ def test_without_a_head_it_is_fedavg(model, agents, local_models):
     np.testing.assert_array_equal(run.uplink_bits, other.uplink_bits)
 
 
+@pytest.mark.slow
 def test_with_all_layers_as_head_every_agent_trains_alone(model, agents, local_models):
     run = fj.simulate(fj.fedrep(head_layers=9, head_steps=3, **STEPS), model, agents, local_models, seed=4)
     assert run.uplink_bits.sum() == run.downlink_bits.sum() == 0
@@ -31,6 +33,7 @@ def test_with_all_layers_as_head_every_agent_trains_alone(model, agents, local_m
         np.testing.assert_allclose(run.personal[i], own, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_head_never_travels_and_a_new_device_has_the_seeds(model, agents, local_models):
     body = model.size - (5 + 1)
     run = fj.simulate(fj.fedrep(head_steps=2, body_steps=2, **STEPS), model, agents, local_models, seed=[0, 1])

@@ -52,6 +52,7 @@ def test_conjugate_gradient_converges_to_the_dense_solve_on_a_quadratic():
     assert errors[5] < 1e-10  # and further steps do no harm
 
 
+@pytest.mark.slow
 def test_tiny_network_converges_to_the_dense_solve():
     model = fj.mlp([1, 3, 1])
     rng = np.random.default_rng(2)

@@ -59,6 +59,7 @@ def test_first_order_steps_go_uphill_where_inner_step_times_curvature_is_above_o
     np.testing.assert_array_equal(np.sign(first), np.sign(theta) * [1, 1, -1, -1])
 
 
+@pytest.mark.slow
 def test_network_matches_finite_differences_and_the_dropped_jacobian():
     model = fj.mlp([1, 4, 1])
     rng = np.random.default_rng(3)

@@ -43,6 +43,7 @@ def test_an_episode_is_drawn_from_the_agents_own_classes(seed):
     assert support.mask.sum() >= 3
 
 
+@pytest.mark.slow
 def test_padding_changes_no_episode_and_missing_classes_are_padding():
     plain, padded = (episode(some(9, 2, padding=p), jax.random.key(1), ways=3, shots=2, queries=9) for p in (0, 7))
     for one, other in zip(jax.tree.leaves(plain), jax.tree.leaves(padded), strict=True):
@@ -71,6 +72,7 @@ def numpy_loss(body, support, query):
     return -np.mean([log_p[i, present.index(int(query.y[i]))] for i in np.flatnonzero(real)])
 
 
+@pytest.mark.slow
 def test_the_message_is_the_gradient_of_the_paper_by_finite_differences():
     data, key = AgentData(some(20, 3), some(4, 3)), jax.random.key(5)
     own = MODEL.init(jax.random.key(2))

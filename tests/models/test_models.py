@@ -99,6 +99,7 @@ def test_conv4_gives_each_sample_its_own_outputs():
     assert np.ptp(np.asarray(together), 0).min() > 0
 
 
+@pytest.mark.slow
 def test_conv4_goes_over_many_images_as_over_each_alone():
     model = fj.conv4([8, 8, 1], 3, filters=4)
     vector = model.init(jax.random.key(0))

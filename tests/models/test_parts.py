@@ -54,6 +54,7 @@ def test_a_layer_that_is_last_by_name_but_gives_no_outputs_is_refused():
         parts_of(layers(["trunk", "head"]), 1)
 
 
+@pytest.mark.slow
 def test_a_federation_over_a_model_in_another_order_shares_the_body(agents):
     """Both orders of the same net end with the same weights."""
     settings = {"rounds": 2, "head_steps": 2, "body_steps": 2, "batch": 5, "start": "random"}

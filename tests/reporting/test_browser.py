@@ -92,7 +92,7 @@ class Opened:
             self.page.keyboard.press(key)
 
 
-@pytest.mark.parametrize("run", ["regression", "classification"])
+@pytest.mark.parametrize("run", ["regression", pytest.param("classification", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("screen", "scheme"), [("phone", "light"), ("laptop", "dark"), ("desk", "light")])
 def test_the_page_draws_silently_offline_and_fits(
     browser: Any, request: pytest.FixtureRequest, run: str, screen: str, scheme: str
@@ -316,7 +316,7 @@ def test_a_wrong_address_is_left_alone(browser: Any, regression: Path, at: str) 
     odd.context.close()
 
 
-@pytest.mark.parametrize("screen", ["desk", "phone"])
+@pytest.mark.parametrize("screen", [pytest.param("desk", marks=pytest.mark.slow), "phone"])
 def test_labels_do_not_cover_each_other_on_any_link(browser: Any, regression: Path, screen: str) -> None:
     opened = Opened(browser, regression, SCREENS[screen])
     for name in LINKS:
@@ -412,7 +412,7 @@ def test_what_is_read_aloud_is_short_and_waits_until_the_slider_rests(desk: Open
     assert len(said) < 80
 
 
-@pytest.mark.parametrize("run", ["regression", "classification"])
+@pytest.mark.parametrize("run", ["regression", pytest.param("classification", marks=pytest.mark.slow)])
 def test_it_prints_light_on_at_most_four_pages(
     browser: Any, request: pytest.FixtureRequest, run: str, tmp_path: Path
 ) -> None:

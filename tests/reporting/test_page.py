@@ -80,6 +80,7 @@ def test_controls_have_labels(page: str) -> None:
     assert controls <= labelled
 
 
+@pytest.mark.slow
 def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     evil = "</script><img src=x onerror=alert(1)> & \"'"
     methods = {"average": METHODS["average"], "bad": (evil, *METHODS["fedsgd"][1:])}

@@ -79,6 +79,7 @@ def some_of_seven(rounds=6):
     return rng.permuted(np.arange(7) < rng.integers(0, 6, (rounds, 1)), axis=1)
 
 
+@pytest.mark.slow
 def test_groups_that_keep_sums_are_all_at_once(model, seven, own):
     """Seven agents in groups of three, of whom five at most are there: the last group begins among agents of the one
     before, which must not count twice; fillers are left out."""

@@ -74,7 +74,7 @@ def ten_agents():
     return fj.make_agents([(x, 1 + 0.1 * i * x) for i in range(10)])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "meta_backward"])
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("meta_backward", marks=pytest.mark.slow)])
 def test_a_poisoned_start_moves_a_robust_run_little(model, name):
     """The uploaded models of one agent in ten are 9000: the average runs away, the median stays with the others."""
     agents = ten_agents()

@@ -29,6 +29,7 @@ def test_a_plan_is_what_the_ledger_charges(name, model, agents, local_models):
     assert spent == pytest.approx(3 * due.uplink_joules)
 
 
+@pytest.mark.slow
 def test_half_of_the_agents_and_a_codec_leave_the_head_where_it_is(model, agents, local_models):
     method = fj.method("fedrep", head_steps=2, body_steps=2, codec="top-k:0.3:4", **SMALL)
     run = fj.simulate(method, model, agents, local_models, participation=0.34)

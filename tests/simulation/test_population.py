@@ -39,6 +39,7 @@ def own(model):
     return model.init(jax.random.key(7)) + 0.1 * jnp.stack([model.init(jax.random.key(k)) for k in range(9)])
 
 
+@pytest.mark.slow
 def test_agents_of_one_size_go_as_in_simulate(model, tmp_path):
     rng = np.random.default_rng(2)
     pairs = [(x, np.sin(x)) for x in rng.uniform(-3, 3, (5, 4))]

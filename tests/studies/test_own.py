@@ -46,6 +46,7 @@ def test_the_study_has_the_controls_and_as_many_tasks_as_files(tmp_path: Path) -
     assert make_study(prepared.study.model_dump(mode="json", exclude_none=True), "again") == prepared.study
 
 
+@pytest.mark.slow
 def test_given_models_are_kept_and_the_others_trained(tmp_path: Path) -> None:
     study = own_study(tmp_path, align="never")
     given = np.linspace(-1, 1, MODEL.size).astype(np.float32)

@@ -239,6 +239,7 @@ def test_a_second_run_takes_the_next_free_folder(tmp_path, monkeypatch):
     assert [str(new_folder(study, None)) for _ in range(3)] == ["runs/sinusoid", "runs/sinusoid-2", "runs/sinusoid-3"]
 
 
+@pytest.mark.slow
 def test_interrupting_says_how_to_go_on(folder, cache, tmp_path):
     environment = {**os.environ, "FEWJOULE_CACHE": str(cache), "JAX_PLATFORMS": "cpu"}
     study = folder.parents[1] / "small.toml"

@@ -43,6 +43,7 @@ def test_the_description_covers_every_weight(model: Model) -> None:
     assert [int(np.prod(a.shape)) for a in permutable_axes(model)] == [int(np.prod(s)) for s in model.tensor_shapes()]
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1000), which=st.sampled_from(range(len(MODELS))))
 def test_no_agents_function_changes(seed: int, which: int) -> None:

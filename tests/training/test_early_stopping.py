@@ -38,6 +38,7 @@ def test_early_stopping_needs_validation_samples():
         fj.train_locally(fj.mlp([1, 1]), agents, early_stopping=True)
 
 
+@pytest.mark.slow
 def test_an_optax_object_does_what_its_name_does():
     agents, model = noisy_agents(), fj.mlp([1, 5, 1])
     by_name = fj.train_locally(model, agents, optimiser="adam", learning_rate=0.02, max_steps=30)
