@@ -215,6 +215,7 @@ def row_of(prepared: Prepared, run: RunFolder, name: str) -> dict[str, Any]:
         "new_devices": {},
         "agents": {str(s): spread(each) for s, each in method.personal.items()},
         "over_images": over_images(prepared, run, name),
+        "worth": method.worth,  # losses on the agents' own samples
         **messages(run, name),
     }
 
