@@ -281,8 +281,10 @@ def bounded(reached: Any) -> dict[str, Any]:
     """The mean of accuracies [seeds, devices], with an interval."""
     per_seed = reached.mean(1)
     low, high = interval(per_seed)
-    of_devices = {} if low is not None else {"over_devices": interval(reached.mean(0))}
-    values = {"mean": float(per_seed.mean()), "low": low, "high": high, **of_devices}
+    values: dict[str, Any] = {"mean": float(per_seed.mean()), "low": low, "high": high}
+    over_devices = interval(reached.mean(0))
+    if low is None and over_devices[0] is not None:
+        values["over_devices"] = over_devices
     return values | {"per_seed": [float(one) for one in per_seed]}
 
 

@@ -141,6 +141,7 @@ def test_too_few_seeds_give_an_interval_over_devices():
     three = benchmarks.bounded(np.array([[0.4], [0.5], [0.6]]))
     assert "over_devices" not in three
     assert percent(three) == "50.0 [25.2, 74.8]"
+    assert percent(benchmarks.bounded(one[:, :2])) == "30.0"  # two devices say nothing either
 
 
 def test_ours_stand_beside_the_published_numbers():
