@@ -200,9 +200,17 @@ NO_CACHE = (
 )
 
 
+_traced: list[Path] = []
+
+
+def traced_folder() -> Path | None:
+    """Where traced programs are kept; None before `use_compile_cache`."""
+    return _traced[-1] if _traced else None
+
+
 def use_compile_cache(folder: Path | None = None) -> Path | None:
-    """Have JAX keep compiled programs in `folder` (by default under `cache_dir()`); for the command line only. None,
-    and a warning, where nothing can be kept."""
+    """Have JAX keep compiled programs in `folder` (by default under `cache_dir()`), and traced ones in a folder of it;
+    for the command line only. None, and a warning, where nothing can be kept."""
     import jax
 
     folder = cache_folder("jax") if folder is None else folder
@@ -215,4 +223,7 @@ def use_compile_cache(folder: Path | None = None) -> Path | None:
         ("jax_persistent_cache_min_entry_size_bytes", 0),
     ):
         jax.config.update(name, value)  # type: ignore[no-untyped-call]
+    with contextlib.suppress(OSError):
+        (folder / "traced").mkdir(exist_ok=True)
+        _traced[:] = [folder / "traced"]
     return folder

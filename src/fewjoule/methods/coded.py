@@ -24,7 +24,7 @@ from jax import Array
 
 from fewjoule.codecs import Codec, TopK, codec
 from fewjoule.errors import InputError
-from fewjoule.methods.method import Broadcast, Method, Start, Turn, Upload
+from fewjoule.methods.method import Broadcast, Method, Start, Turn, Upload, made_by
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss
 
@@ -122,7 +122,7 @@ def _coded(
 
     specs = (("codec", sent), ("first_codec", opening if own_opening else None), ("down_codec", heard))
     settings = tuple((name, c.spec) for name, c in specs if c is not None)
-    return replace(
+    coded = replace(
         method,
         settings=(*method.settings, *settings, ("feedback", feedback)),
         init=init,
@@ -134,3 +134,4 @@ def _coded(
         personal=None if own is None else lambda state, broadcast: own(state[0], broadcast),
         codecs=(sent, opening, heard),
     )
+    return made_by(_coded, (method, sent, opening, heard, own_opening, feedback), coded)

@@ -20,10 +20,12 @@ codec's `to_bytes` puts on the air.
 import inspect
 import re
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, wraps
 from typing import Annotated, Any, NamedTuple, ParamSpec
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from jax import Array
@@ -32,6 +34,7 @@ from fewjoule.errors import LARGEST_COUNT, InputError, check_settings, not_negat
 from fewjoule.randomness import key_for
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.descent import Loss
+from fewjoule.training.store import UnknownOriginError, fingerprint
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 
 P = ParamSpec("P")
@@ -154,6 +157,11 @@ class Method:
     """(model, start vector, what `server` got in the last round or None, key) -> the meta-model: arithmetic of the
     server alone, charged to it."""
 
+    @property
+    def origin(self) -> str | None:
+        """The factory of this package that made it, and the settings; None where somebody else did, or changed it."""
+        return _ORIGINS.get(self)
+
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.settings)})"
 
@@ -188,6 +196,18 @@ def _times(number: int) -> str:
     return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
+_ORIGINS: WeakKeyDictionary[Method, str] = WeakKeyDictionary()
+"""Not a field, which `replace` would copy to another method."""
+
+
+def made_by(maker: Callable[..., Any], settings: tuple[Any, ...], method: Method) -> Method:
+    """The method, with its `origin` if the maker is this package's."""
+    if maker.__module__.startswith("fewjoule."):
+        with suppress(UnknownOriginError):
+            _ORIGINS[method] = f"{maker.__module__}.{maker.__qualname__} {fingerprint(settings)}"
+    return method
+
+
 def factory(build: Callable[P, Method]) -> Callable[P, Method]:
     """Make a function of settings a factory of methods.
 
@@ -208,7 +228,8 @@ def factory(build: Callable[P, Method]) -> Callable[P, Method]:
                 f"combine={combine!r} counts all agents alike, since an agent could claim any number of samples; set "
                 "weighting='agents', or combine='mean'."
             )
-        return replace(built, settings=tuple(settings.items()), weighting=weighting, combine=combine)
+        method = replace(built, settings=tuple(settings.items()), weighting=weighting, combine=combine)
+        return made_by(build, method.settings, method)
 
     kept = lru_cache(maxsize=None, typed=True)(make_with)
 

@@ -37,6 +37,8 @@ class Model:
     shape. `tensor_names` are in flat order; without them the pytree's own keys name the tensors.
     """
 
+    origin: str | None = None  # of a built-in model: two with the same compute the same
+
     def __init__(
         self,
         init: Callable[[Array], Any],

@@ -113,7 +113,10 @@ def _built(architecture: Architecture, init: str, loss: str) -> Model:
     if init not in INITS:
         raise unknown("init", init, INITS)
     start, apply = {"mlp": _mlp, "conv4": _conv4}[architecture.kind](architecture, INITS[init])
-    return Model(start, apply, loss=loss, architecture=architecture)
+    model = Model(start, apply, loss=loss, architecture=architecture)
+    if isinstance(loss, str):
+        model.origin = f"{architecture.spec} {init} {loss}"
+    return model
 
 
 def _mlp(net: Architecture, draw: Draw) -> Functions:

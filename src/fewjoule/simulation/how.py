@@ -1,7 +1,7 @@
 """How agents are gone over: all at once, one after another, or in groups that bound the memory."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ from fewjoule.simulation.rules import NUMBER_BYTES, loss_of, told
 from fewjoule.simulation.work import shapes, turn_flops
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.mesh import busy_devices, in_groups, over_devices
+from fewjoule.training.store import remembered
 
 TOGETHER_BYTES = 20 << 20
 """What agents that are computed at once may read and write, as `count_once` adds it up (several times what is in memory
@@ -88,7 +89,7 @@ def equal_groups(rows: int, most: int) -> int:
     return -(-rows // -(-rows // most))
 
 
-@lru_cache
+@remembered
 def at_once(method: Method, model: Model, data: AgentData, seeds: int) -> int:
     """How many agents with data of these shapes are computed at once, for so many seeds."""
     if not method.rounds:

@@ -85,7 +85,7 @@ class _Running:
         self._cohort, self._seed, self._place = cohort, seed, place
         data = _shapes(population)
         self._state_shapes = shapes(method, model, data).agent_state
-        most = at_once(method, model, data, seeds=1)
+        most = at_once(method, model, data, 1)
         parts = 1 if len(population.buckets) == 1 else 2 * len(population.buckets)
         self._rows = equal_groups(cohort, min(most, -(-cohort // parts)))
         self._common = rules.common_start(method, model, seed)

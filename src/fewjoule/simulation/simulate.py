@@ -80,7 +80,9 @@ class Simulation:
         arrays = (agents.data, ids, models, drawn, seeds)
         self._program = Program(rounds_program, static, arrays)
         per_seed, samples = agents.seeds is not None, jax.tree.map(np.asarray, agents.data)
-        self._losses: Callable[[Any], Array] = lambda ends: mean_losses(model, how, per_seed, ends, samples)
+        self._losses: Callable[[Any], Array] = lambda ends: Program(
+            mean_losses, (model, how, per_seed), (ends, samples)
+        ).run()
         self._learning = None if method.learn is None else Learning(method, model, agents, seeds)
         self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
         self._result = partial(Run, method, model, agents.names, self._seeds, data=data_of(agents))

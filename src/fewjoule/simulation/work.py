@@ -15,6 +15,7 @@ from fewjoule.simulation.rules import combine, learned, loss_of, own_model, shar
 from fewjoule.tasks.samples import AgentData, Agents, Samples, Tasks
 from fewjoule.training.descent import descend, optimiser
 from fewjoule.training.local import loss_and_gradient_norm, steps_between_checks
+from fewjoule.training.store import remembered
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 
 
@@ -90,7 +91,7 @@ def agent_flops(method: Method, model: Model, data: AgentData) -> int:
     return probe + method.rounds * turn
 
 
-@lru_cache
+@remembered
 def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]:
     """FLOPs of one agent's probe and of its part of one round."""
     if method.rounds == 0:
@@ -103,7 +104,7 @@ def turn_flops(method: Method, model: Model, data: AgentData) -> tuple[int, int]
     return first, turn.flops
 
 
-@lru_cache
+@remembered
 def server_flops(method: Method, model: Model, agents: int) -> int:
     """FLOPs of the server's own learning, for one seed; its averaging of messages is not counted."""
     if method.learn is None:
@@ -120,17 +121,24 @@ def training_flops(
 
     The checks whether to stop, each over all samples, are part of it.
     """
+    once, check = _step_flops(model, data_of(agents), name, learning_rate, batch, early_stopping)
+    taken = np.asarray(steps, np.int64)
+    return once * taken + check * -(-taken // steps_between_checks(max_steps))
+
+
+@remembered
+def _step_flops(
+    model: Model, data: AgentData, name: str, learning_rate: float, batch: int | None, early_stopping: bool
+) -> tuple[int, int]:
+    """FLOPs of one step of the offline training, and of one check whether to stop."""
     by, vector = optimiser(name, learning_rate), vector_of(model)
 
     def one(v: Any, m: Any, s: Any, k: Any) -> Any:
         return descend(model.loss, v, s, k, by=by, steps=1, batch=batch, memory=m)[:2]
 
-    samples, between = data_of(agents).train, steps_between_checks(max_steps)
-    once = count(one, vector, jax.eval_shape(by.init, vector), samples, key_shape()).flops
-    check = count(partial(loss_and_gradient_norm, model.loss), vector, samples).flops
-    check += count(model.loss, vector, data_of(agents).validation).flops if early_stopping else 0
-    taken = np.asarray(steps, np.int64)
-    return once * taken + check * -(-taken // between)
+    once = count(one, vector, jax.eval_shape(by.init, vector), data.train, key_shape()).flops
+    check = count(partial(loss_and_gradient_norm, model.loss), vector, data.train).flops
+    return once, check + (count(model.loss, vector, data.validation).flops if early_stopping else 0)
 
 
 def adaptation_flops(
@@ -138,6 +146,11 @@ def adaptation_flops(
 ) -> int:
     """FLOPs of one new device that fine-tunes for this many steps, or makes its head of class means."""
     support = jax.tree.map(lambda a: _shape(a.shape[1:], a.dtype), tasks.support)
+    return _tuning_flops(model, support, steps, learning_rate, name, tuning)
+
+
+@remembered
+def _tuning_flops(model: Model, support: Samples, steps: int, learning_rate: float, name: str, tuning: Tuning) -> int:
     by = optimiser(name, learning_rate)
     return count(lambda v, s: tuning.tuned(model, v, s, by=by, steps=steps), vector_of(model), support).flops
 

@@ -129,7 +129,7 @@ def adapt(
         raise InputError(f"rates must be shaped as meta, {list(np.shape(meta))}, got {list(np.shape(rates))}.")
     own_rates = None if rates is None else np.asarray(rates, np.float32).reshape(flat.shape)
     static = (model, wanted, learning_rate, optimiser, keep_models, tuning, True)
-    loss, accuracy, models = adapt_all(*static, flat, tasks, own_rates)
+    loss, accuracy, models = Program(adapt_all, static, (flat, tasks, own_rates)).run()
     shape = (*np.shape(meta)[:-1], *loss.shape[1:])
     losses, accuracies = _usable(loss, accuracy, np.isfinite(flat[..., None]).all(1, keepdims=True))
     adapted = gathered(models).reshape(*shape[:-1], model.size) if keep_models else None
@@ -143,7 +143,7 @@ def adapt_ahead(
     """Compile `adapt` of so many meta-models [metas, d], with rates or without, and run nothing."""
     vectors = jax.ShapeDtypeStruct((metas, model.size), jnp.float32)  # type: ignore[no-untyped-call]
     static = (model, tuple(steps), learning_rate, optimiser, False, tuning, True)
-    adapt_all.lower(*static, vectors, tasks, vectors if rated else None).compile()
+    Program(adapt_all, static, (vectors, tasks, vectors if rated else None)).compile()
 
 
 def adapt_each(

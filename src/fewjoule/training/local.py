@@ -108,8 +108,11 @@ def train_locally(
         raise InputError("early_stopping needs validation samples of every agent; give make_agents(validation=...).")
     seeds = seed_list(seed, agents)
     chunk = steps_between_checks(max_steps, check_every)
-    chosen = make_optimiser(optimiser, learning_rate, schedule, max_steps)
-    rules = _Rules(chosen, batch, max_steps, gradient_tolerance, plateau_tolerance, early_stopping, patience, chunk)
+    make_optimiser(optimiser, learning_rate, schedule, max_steps)
+    rules = _Rules(
+        optimiser, learning_rate, schedule, batch, max_steps, gradient_tolerance, plateau_tolerance, early_stopping,
+        patience, chunk,
+    )  # fmt: skip
     per_seed, samples, ids = agents.seeds is not None, agents.data, agent_ids(agents.names)
     keys = np.stack([agent_keys(int(seed), "local", ids) for seed in seeds])
     start, training = _begin(model, rules, shared_start, ids, seeds)
@@ -170,7 +173,9 @@ def seed_list(seed: int | Sequence[int], agents: Agents) -> np.ndarray[Any, Any]
 
 
 class _Rules(NamedTuple):
-    optimiser: optax.GradientTransformation
+    optimiser: Optimiser
+    learning_rate: float
+    schedule: str
     batch: int | None
     max_steps: int
     gradient_tolerance: float
@@ -178,6 +183,10 @@ class _Rules(NamedTuple):
     early_stopping: bool
     patience: int
     check_every: int
+
+    @property
+    def by(self) -> optax.GradientTransformation:
+        return make_optimiser(self.optimiser, self.learning_rate, self.schedule, self.max_steps)
 
 
 class _Training(NamedTuple):
@@ -205,7 +214,7 @@ def _begin(model: Model, rules: _Rules, shared: bool, ids: Any, seeds: Any) -> t
         start = first = np.asarray(_own_starts(model, keys))
     zeros: Any = np.zeros(first.shape[:2], np.float32)
     whole = zeros.astype(np.int32)
-    memory = jax.tree.map(np.asarray, jax.vmap(jax.vmap(rules.optimiser.init))(first))
+    memory = jax.tree.map(np.asarray, jax.vmap(jax.vmap(rules.by.init))(first))
     kept = (first, zeros, zeros) if rules.early_stopping else None
     begun: Any = (first, memory, whole, zeros + np.inf, kept, whole, zeros, zeros, whole, zeros > 0)
     return start, _Training(*begun)
@@ -245,7 +254,7 @@ def _advance(
     def advance(p: _Training, data: AgentData, key: Array, chunk: Array) -> _Training:
         left = rules.max_steps - p.steps
         reached = descend(
-            model.loss, p.model, data.train, jax.random.fold_in(key, chunk), by=rules.optimiser,
+            model.loss, p.model, data.train, jax.random.fold_in(key, chunk), by=rules.by,
             steps=rules.check_every, batch=rules.batch, memory=p.memory,
             limit=left if rules.max_steps % rules.check_every else None,
         )  # fmt: skip

@@ -41,7 +41,7 @@ def over_devices(
     devices = jax.local_devices()[: rows if most is None else min(rows, most)]
     if len(devices) == 1:
         return function
-    mesh, rowwise, whole = _mesh(len(devices)), Spec(AXIS), Spec()  # type: ignore[no-untyped-call]
+    mesh, rowwise, whole = mesh_of(len(devices)), Spec(AXIS), Spec()  # type: ignore[no-untyped-call]
     specs = tuple(rowwise if each else whole for each in split)
     sharded = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=rowwise, check_vma=False)
     more = -rows % len(devices)
@@ -68,7 +68,7 @@ def split_rows(function: Callable[..., Any], devices: int, out: Sequence[bool]) 
     """
     rowwise, whole = Spec(AXIS), Spec()  # type: ignore[no-untyped-call]
     outs = tuple(rowwise if each else whole for each in out)
-    return jax.shard_map(function, mesh=_mesh(devices), in_specs=(rowwise, whole), out_specs=outs, check_vma=False)
+    return jax.shard_map(function, mesh=mesh_of(devices), in_specs=(rowwise, whole), out_specs=outs, check_vma=False)
 
 
 def total(tree: Any) -> Any:
@@ -109,11 +109,12 @@ def everywhere(tree: Any, devices: int) -> Any:
 
 
 def _lying(tree: Any, devices: int, how: Spec) -> Any:
-    where = NamedSharding(_mesh(devices), how)
+    where = NamedSharding(mesh_of(devices), how)
     return jax.lax.with_sharding_constraint(tree, jax.tree.map(lambda _: where, tree))  # type: ignore[no-untyped-call]
 
 
-def _mesh(devices: int) -> Mesh:
+def mesh_of(devices: int) -> Mesh:
+    """The first so many devices of this process, in a row."""
     return jax.make_mesh((devices,), (AXIS,), devices=jax.local_devices()[:devices], axis_types=(AxisType.Auto,))
 
 

@@ -5,7 +5,7 @@ Compiling is not part of what a device spends.
 
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -13,6 +13,9 @@ import numpy as np
 
 from fewjoule.energy.counts import count
 from fewjoule.energy.metering import Around
+from fewjoule.files import traced_folder
+from fewjoule.training.store import flags
+from fewjoule.training.traced import flat_program
 
 COMPILER_OPTIONS = {
     name: value
@@ -31,16 +34,20 @@ class Program:
 
     def __init__(self, jitted: Any, static: tuple[Any, ...], arrays: tuple[Any, ...]) -> None:
         self._jitted, self._static, self.arrays = jitted, static, arrays
-        self._compiled: Any = None
+        self._compiled: Callable[..., Any] | None = None
 
     def compile(self) -> None:
         """Compile without running; several programs may compile at once in threads."""
         if self._compiled is None:
-            self._compiled = self._jitted.lower(*self._static, *self.arrays).compile()
-            self.arrays = jax.tree.map(_placed, self.arrays, self._compiled.input_shardings[0])
+            leaves, tree = jax.tree.flatten(self.arrays)
+            shapes = tuple(map(_shape, leaves))
+            self._compiled, where = _compiled(self._jitted, self._static, tree, shapes, tuple(flags()))
+            self.arrays = jax.tree.unflatten(tree, [_placed(*both) for both in zip(leaves, where, strict=True)])
 
     def __call__(self, *arrays: Any) -> Any:
         """Run it on other arrays of the same shapes."""
+        if traced_folder() is not None:
+            self.compile()
         return self._jitted(*self._static, *arrays) if self._compiled is None else self._compiled(*arrays)
 
     def flops(self) -> int:
@@ -54,6 +61,24 @@ class Program:
         self.compile()
         once = work or (lambda: jax.block_until_ready(self(*self.arrays)))  # type: ignore[no-untyped-call]
         return around(once)
+
+
+@lru_cache(maxsize=64)
+def _compiled(
+    jitted: Any, static: tuple[Any, ...], tree: Any, shapes: tuple[Any, ...], flags: tuple[str, ...]
+) -> tuple[Any, list[Any]]:
+    """The compiled function, and where its arrays belong, leaf by leaf; one for all programs that are alike."""
+    kept = flat_program(jitted, static, tree, shapes)
+    if kept is None:
+        whole = jitted.lower(*static, *jax.tree.unflatten(tree, shapes)).compile()
+        return whole, tree.flatten_up_to(whole.input_shardings[0])  # None of what is not used
+    function, placed_in = kept
+    program = jax.jit(function, keep_unused=True, compiler_options=COMPILER_OPTIONS).lower(*shapes).compile()
+    return lambda *arrays: placed_in(program(*jax.tree.leaves(arrays))), list(program.input_shardings[0])
+
+
+def _shape(array: Any) -> Any:
+    return jax.ShapeDtypeStruct(np.shape(array), jax.dtypes.canonicalize_dtype(array.dtype))  # type: ignore[no-untyped-call]
 
 
 def _placed(array: Any, where: Any) -> Any:

@@ -18,7 +18,7 @@ from fewjoule.tasks.held_out import evenly
 from fewjoule.tasks.samples import Agents, Samples
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.mesh import in_groups, over_devices
-from fewjoule.training.program import COMPILER_OPTIONS
+from fewjoule.training.program import COMPILER_OPTIONS, Program
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 NOISE = 1.1
@@ -82,7 +82,7 @@ def adapted_loss(
     per_seed = agents.seeds is not None
     static = (model, steps, learning_rate, optimiser, tuning, per_seed, most)
     given = jax.tree.map(np.asarray, (metas, rates, agents.data.train))  # JAX would compile how to cut them
-    found = np.asarray(_adapted(*static, *given))
+    found = np.asarray(Program(_adapted, static, given).run())
     return np.where(np.isnan(found), np.inf, found)
 
 
@@ -93,7 +93,7 @@ def adapted_loss_ahead(
     """Compile `adapted_loss` of so many meta-models, with rates or without, and run nothing."""
     vectors = jax.ShapeDtypeStruct((metas, model.size), jnp.float32)  # type: ignore[no-untyped-call]
     static = (model, steps, learning_rate, optimiser, tuning, agents.seeds is not None, most)
-    _adapted.lower(*static, vectors, vectors if rated else None, agents.data.train).compile()
+    Program(_adapted, static, (vectors, vectors if rated else None, agents.data.train)).compile()
 
 
 TOGETHER_BYTES = 256 << 20
