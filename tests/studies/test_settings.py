@@ -80,7 +80,10 @@ def test_a_folder_of_data_is_refused_where_no_study_reads_one(tmp_path):
 def test_the_largest_corner_runs_only_when_asked_and_quick_leaves_more_out():
     names = {flag: {e.name for e in load_study("sinusoid", **{flag: True}).methods} for flag in ("quick", "full")}
     normal = {e.name for e in load_study("sinusoid").methods}
-    assert names["full"] - normal == {"imaml-500-500"}
+    large = {"imaml-50-500", "imaml-500-50", "imaml-500-500", "imaml-50-50-half-step", "ceiling"}
+    assert names["full"] - normal == large
+    assert load_study("sinusoid", full=True).evaluation.steps == [0, 1, 5, 10, 50]
+    assert load_study("sinusoid").evaluation.steps == [0, 1, 5, 10]
     assert names["quick"] < normal
     assert {"meta_backward", "average", "fedsgd", "imaml-50-50"} <= names["quick"]
 
@@ -156,6 +159,7 @@ def test_wrong_arguments_are_refused_with_the_cure(arguments, message):
     [
         (SMALL.replace("[[methods]]", "[[other]]").replace("seeds", "methods = [3]\nseeds", 1), "methods"),
         ("quick = 3\n" + SMALL, "quick must be a table of settings, got 3"),
+        ("full = 3\n" + SMALL, "full must be a table of settings, got 3"),
         (SMALL + 'runs = ["x"]\n', "methods.average.runs"),
         (SMALL + f"[[methods]]\nname = 'm'\nmethod = 'fedsgd'\nrounds = {10**30}\n", "rounds must be at most"),
         (SMALL.replace("seeds = [0]", f"seeds = [{10**30}]"), "seeds"),

@@ -15,7 +15,7 @@ from fewjoule.studies.families import Evaluation
 from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.adapt import at_each
 from fewjoule.training.descent import optimiser as make_optimiser
-from fewjoule.training.program import COMPILER_OPTIONS
+from fewjoule.training.program import COMPILER_OPTIONS, Program
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 TASKS = 8
@@ -55,7 +55,7 @@ def predict_new_tasks(
         metas = np.stack([start.meta for start in group.values()])
         rates = None if plain else np.stack([start.rates for start in group.values()])
         static = (model, tuple(steps), evaluation.learning_rate, evaluation.optimiser, tuning)
-        each = np.asarray(_said(*static, metas, rates, few.support, queries))
+        each = np.asarray(Program(_said, static, (metas, rates, few.support, queries)).run())
         said |= zip(group, each.astype(np.int32 if classifies else np.float32), strict=True)
     drawn = SAMPLES if math.prod(few.support.x.shape[2:]) == 1 else 0
     support_x, support_y = _real(jax.tree.map(lambda a: a[:, :drawn], few.support._replace(allowed=None)), classifies)

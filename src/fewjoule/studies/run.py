@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,8 +43,18 @@ from fewjoule.training.start import random_start
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 from fewjoule.training.worth import adapted_loss, adapted_loss_ahead, constant_loss
 
-Judged = dict[tuple[Tuning, bytes], np.ndarray[Any, Any]]
-"""The agents' mean losses [seeds] after fine-tuning, from starts that many methods share."""
+Readings = dict[tuple[Tuning, bool], dict[str, Any]]
+"""What a new device spends, for each way to fine-tune, with learned rates or without: the program is the same for every
+meta-model, so it is read once for all methods."""
+
+
+class Shared(NamedTuple):
+    """What methods of a study have in common."""
+
+    worth: dict[tuple[Tuning, bytes], np.ndarray[Any, Any]]  # the agents' mean losses [seeds] from the same starts
+    readings: Readings
+
+
 DRAWN = ("meta_backward", "maml", "imaml")
 """Methods whose agents' trajectories are drawn; the first of each in a study."""
 
@@ -152,9 +162,9 @@ def _run_methods(
     flops = {entry.name: flops_of(prepared, entry) for entry in left}
     work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
     progress.stage("methods", sum(work.values()))
-    judged: Judged = {}
+    shared = Shared({}, {})
     for entry in left:
-        yield entry.name, _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter, judged)
+        yield entry.name, _run_method(prepared, entry, ready.pop(entry.name), flops[entry.name], meter, shared)
         progress.advance(work[entry.name])
 
 
@@ -184,7 +194,7 @@ def agents_of(prepared: Prepared, entry: MethodEntry) -> Agents:
 
 
 def _run_method(
-    prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: Metering, judged_before: Judged
+    prepared: Prepared, entry: MethodEntry, simulation: Simulation, flops: int, meter: Metering, shared: Shared
 ) -> Part:
     study = prepared.study
     with warnings.catch_warnings():
@@ -197,9 +207,9 @@ def _run_method(
     tuning = simulation.method.tuning
     for name, start in (("worth_random", anywhere), ("worth_start", np.asarray(run.start))):
         which = (tuning, start.tobytes())
-        if which not in judged_before:
-            judged_before[which] = _adapted(prepared, start, tuning)
-        arrays[name] = judged_before[which]
+        if which not in shared.worth:
+            shared.worth[which] = _adapted(prepared, start, tuning)
+        arrays[name] = shared.worth[which]
     arrays["worth_final"] = _adapted(prepared, run.meta, tuning, run.rates)
     arrays["worth_constant"] = np.broadcast_to(constant_loss(prepared.model, prepared.agents), len(study.seeds))
     facts: dict[str, Any] = {"computation": computation if simulation.method.rounds else None, "flops": flops}
@@ -210,7 +220,8 @@ def _run_method(
         arrays |= {"uplink_bits": nothing, "downlink_bits": nothing}
     if run.rates is not None:
         arrays["rates"] = run.rates
-    judged = judge(prepared.model, prepared.tasks, run.meta, study.evaluation, meter, tuning, run.rates)
+    e = study.evaluation
+    judged = judge(prepared.model, prepared.tasks, run.meta, e, meter, tuning, run.rates, shared.readings)
     if run.meta_path is not None and run.agent_path is not None:
         rounds = kept_rounds(simulation.method.rounds)
         arrays |= {"path_rounds": rounds, "meta_path": run.meta_path, "agent_path": run.agent_path}
@@ -231,9 +242,11 @@ def _worth_settings(e: Evaluation) -> dict[str, Any]:
 
 def _metered(
     prepared: Prepared, simulation: Simulation, flops: int, meter: Metering
-) -> tuple[Run, dict[str, Any], dict[str, Any] | None]:
-    """The run, what the agents' arithmetic cost, and what the server's own learning did where there is any."""
+) -> tuple[Run, dict[str, Any] | None, dict[str, Any] | None]:
+    """The run, and what the agents' arithmetic and the server's own learning cost; None where there is none."""
     method, seeds, server = simulation.method, len(prepared.study.seeds), None
+    if not method.rounds and method.learn is None:
+        return simulation.run(), None, None
 
     def agents(around: Around) -> Run:
         nonlocal server
@@ -249,11 +262,12 @@ def _metered(
 
 def judge(
     model: Model, tasks: Tasks | None, metas: Any, e: Evaluation, meter: Metering, tuning: Tuning = ALL_WEIGHTS,
-    rates: Any = None,
+    rates: Any = None, readings: Readings | None = None,
 ) -> Part:  # fmt: skip
     """Adapt meta-models [seeds, d] to the new tasks: quality, and what one new device spends on the headline's steps.
 
-    The reading is of fine-tuning alone, one meta-model to all tasks: the work whose FLOPs are counted. Where a device
+    The reading is of fine-tuning alone, one meta-model to all tasks: the work whose FLOPs are counted. It is taken from
+    `readings` if it is there. Where a device
     takes no steps (`Tuning.prototypes`), quality is the same after every number of them.
     """
     if tasks is None:
@@ -262,15 +276,16 @@ def judge(
     metas = np.asarray(metas)
     result = adapt(model, metas, tasks, **e.adapting(), tuning=tuning, rates=rates)
     each = adaptation_flops(model, tasks, e.headline, e.learning_rate, e.optimiser, tuning)
-    devices = len(tasks.support.mask)
-    finite = np.flatnonzero(np.isfinite(metas).all(-1))
-    first = finite[0] if len(finite) else 0  # what it costs does not depend on the seed
-    fine_tuning = FineTuning(
-        model, metas[first], tasks.support, steps=e.headline, learning_rate=e.learning_rate, optimiser=e.optimiser,
-        tuning=tuning, rates=None if rates is None else np.asarray(rates)[first],
-    )  # fmt: skip
-    _, reading = meter.read(fine_tuning.run, each * devices)
-    facts = {"adaptation": reading, "adaptation_flops": each}
+    readings, which = {} if readings is None else readings, (tuning, rates is not None)
+    if which not in readings:
+        finite = np.flatnonzero(np.isfinite(metas).all(-1))
+        first = finite[0] if len(finite) else 0
+        fine_tuning = FineTuning(
+            model, metas[first], tasks.support, steps=e.headline, learning_rate=e.learning_rate,
+            optimiser=e.optimiser, tuning=tuning, rates=None if rates is None else np.asarray(rates)[first],
+        )  # fmt: skip
+        readings[which] = meter.read(fine_tuning.run, each * len(tasks.support.mask))[1]
+    facts = {"adaptation": readings[which], "adaptation_flops": each}
     return Part({"loss": np.asarray(result.loss), "accuracy": np.asarray(result.accuracy)}, facts)
 
 

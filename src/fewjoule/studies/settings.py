@@ -201,11 +201,11 @@ def load_study(
     if quick and full:
         raise InputError("give --quick or --full, not both.")
     table, where = read_source(source)
-    quick_table = table.pop("quick", {})
-    if not isinstance(quick_table, dict):
-        raise InputError(f"{where}: quick must be a table of settings, got {quick_table!r}.")
-    if quick:
-        for key, value in quick_table.items():
+    for name, asked in (("quick", quick), ("full", full)):
+        changes = table.pop(name, {})
+        if not isinstance(changes, dict):
+            raise InputError(f"{where}: {name} must be a table of settings, got {changes!r}.")
+        for key, value in changes.items() if asked else ():
             _put(table, key, value, where)
     left_out = ("full", "normal") if quick else () if full else ("full",)
     methods = table.get("methods")
@@ -302,7 +302,7 @@ def _explain(error: pydantic.ValidationError, table: dict[str, Any]) -> str:
 def _fields(place: list[str], table: dict[str, Any]) -> list[str]:
     """The keys of the table at this place."""
     if not place:
-        return [*Study.model_fields, "quick"]  # which `load_study` takes out of the table
+        return [*Study.model_fields, "quick", "full"]  # which `load_study` takes out of the table
     if place[0] == "family":
         return list(FAMILIES[table["family"]["kind"]].model_fields)
     annotation = Study.model_fields[place[0]].annotation
