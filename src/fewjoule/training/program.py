@@ -46,8 +46,6 @@ class Program:
 
     def __call__(self, *arrays: Any) -> Any:
         """Run it on other arrays of the same shapes."""
-        if traced_folder() is not None:
-            self.compile()
         return self._jitted(*self._static, *arrays) if self._compiled is None else self._compiled(*arrays)
 
     def flops(self) -> int:
@@ -55,10 +53,14 @@ class Program:
         return count(partial(self._jitted.__wrapped__, *self._static), *self.arrays).flops
 
     def run(self, around: Around | None = None, work: Callable[[], Any] | None = None) -> Any:
-        """Run once, or do `work`, which runs it as often as it must; with `around`, compile first and hand it that."""
+        """Run once, or do `work`, which runs it as often as it must; with `around`, compile first and hand it that.
+
+        Where traced programs are kept, it is compiled from them.
+        """
+        if around is not None or traced_folder() is not None:
+            self.compile()  # and put the arrays in place, once
         if around is None:
             return self(*self.arrays) if work is None else work()
-        self.compile()
         once = work or (lambda: jax.block_until_ready(self(*self.arrays)))  # type: ignore[no-untyped-call]
         return around(once)
 
