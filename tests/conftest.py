@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 import fewjoule as fj
+from fewjoule import files
 
 MAPS = Path("/proc/self/maps")
 MODEL = fj.mlp([1, 6, 5, 1])
@@ -44,6 +45,13 @@ def pytest_runtest_teardown(item, nextitem):
         return
     if len(MAPS.read_bytes().splitlines()) > 20_000:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def traces_of_its_own():
+    """A command that ran in a test's own process leaves the next test to trace for itself."""
+    yield
+    files._traced.clear()
 
 
 @pytest.fixture(scope="session")
