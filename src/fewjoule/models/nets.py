@@ -13,7 +13,7 @@ from fewjoule.errors import InputError, unknown
 from fewjoule.models.architecture import Architecture, LayerShape, conv4_architecture, mlp_architecture, read_spec
 from fewjoule.models.code import is_code, trusted
 from fewjoule.models.model import Model
-from fewjoule.models.product import product
+from fewjoule.models.product import product, turned_product
 
 
 def standardising_itself(model: Model, vector: Array, mean: Sequence[float], scale: Sequence[float]) -> Array:
@@ -201,7 +201,7 @@ def _dense(x: Array, layer: Layer) -> Array:
     if not (1 < outputs <= FEW_OUTPUTS and inputs >= TALL * outputs):
         return (product(x, layer.weight) if min(inputs, outputs) > 1 else x @ layer.weight) + layer.bias
     across = jax.lax.optimization_barrier(layer.weight.T)  # type: ignore[no-untyped-call]
-    return jax.lax.dot_general(x, across, (((1,), (1,)), ((), ()))) + layer.bias
+    return turned_product(x, across) + layer.bias
 
 
 def _layer(layer: LayerShape, draw: Draw, key: Array) -> Layer:

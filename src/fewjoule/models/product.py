@@ -27,6 +27,12 @@ def product(x: Array, weight: Array) -> Array:
     return _bind(x.astype(kind), weight.astype(kind), "nn")
 
 
+def turned_product(x: Array, across: Array) -> Array:
+    """x [rows, in] @ across' for weights [out, in]."""
+    kind = jnp.promote_types(x.dtype, across.dtype)
+    return _bind(x.astype(kind), across.astype(kind), "nt")
+
+
 def _bind(a: Array, b: Array, form: str) -> Array:
     out: Array = product_p.bind(a, b, form=form)  # type: ignore[no-untyped-call]
     return out
