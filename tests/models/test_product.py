@@ -1,4 +1,4 @@
-"""`product` against JAX's own matrix product: values, derivatives of any order and mode, all ways to vectorise it."""
+"""`product` and `turned_product` against JAX's own matrix product: values, derivatives of any order and mode, all ways to vectorise it."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fewjoule.energy.counts import count
-from fewjoule.models.product import product
+from fewjoule.models.product import product, turned_product
 
 RNG = np.random.default_rng(0)
 X, W = (jnp.asarray(RNG.normal(size=shape), jnp.float32) for shape in ((5, 7, 3), (5, 3, 4)))
@@ -14,6 +14,10 @@ X, W = (jnp.asarray(RNG.normal(size=shape), jnp.float32) for shape in ((5, 7, 3)
 
 def matmul(x, w):
     return x @ w
+
+
+def turned(x, w):
+    return turned_product(x, jnp.swapaxes(w, -1, -2))
 
 
 def close(ours, theirs):
@@ -34,13 +38,14 @@ DERIVATIVES = {
 
 @pytest.mark.parametrize("name", DERIVATIVES)
 @pytest.mark.parametrize("vectorised", [False, True])
-def test_derivatives_are_those_of_a_matrix_product(name, vectorised):
+@pytest.mark.parametrize("ours", [product, turned])
+def test_derivatives_are_those_of_a_matrix_product(name, vectorised, ours):
     def of(multiply):
         derivative = DERIVATIVES[name](lambda x, w: jnp.sin(multiply(x, w)).sum())
         return jax.jit(jax.vmap(derivative) if vectorised else derivative)
 
     given = (X, W) if vectorised else (X[0], W[0])
-    close(of(product)(*given), of(matmul)(*given))
+    close(of(ours)(*given), of(matmul)(*given))
 
 
 two = jnp.stack([W, 2 * W])
@@ -58,13 +63,14 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("gradient", [False, True])
-def test_vectorised_it_is_the_product_of_every_row(way, gradient):
+@pytest.mark.parametrize("ours", [product, turned])
+def test_vectorised_it_is_the_product_of_every_row(way, gradient, ours):
     over, given = WAYS[way]
 
     def of(multiply):
         return jax.grad(lambda x, w: jnp.sin(multiply(x, w)).sum(), 1) if gradient else multiply
 
-    close(over(of(product))(*given), over(of(matmul))(*given))
+    close(over(of(ours))(*given), over(of(matmul))(*given))
 
 
 def test_its_operations_are_counted_as_a_matrix_products_are():
