@@ -239,8 +239,9 @@ def fit(magnitudes: Array, valid: Array, top: Array, count: int) -> tuple[Array,
         number = mine.sum(-1)
         return jnp.where(number > 0, tree_sum(jnp.where(mine, x, 0)) / jnp.maximum(number, 1), levels)
 
-    levels = jax.lax.fori_loop(0, LLOYD_ROUNDS, lambda _, levels: means(levels, sample, real), levels)
-    levels = coarse(means(levels, scaled, valid))
+    rounds = LLOYD_ROUNDS if stride > 1 else LLOYD_ROUNDS + 1  # a sample of all weights: the last pass is one more round
+    levels = jax.lax.fori_loop(0, rounds, lambda _, levels: means(levels, sample, real), levels)
+    levels = coarse(means(levels, scaled, valid) if stride > 1 else levels)
     return jnp.where(jnp.isnan(top), jnp.nan, levels * unit), codes(levels, scaled)
 
 
