@@ -1,4 +1,5 @@
-"""`product` and `turned_product` against JAX's own matrix product: values, derivatives of any order and mode, all ways to vectorise it."""
+"""`product` and `turned_product` against JAX's own matrix product: values, derivatives of any order and mode, all ways
+to vectorise them."""
 
 import jax
 import jax.numpy as jnp

@@ -239,7 +239,7 @@ def fit(magnitudes: Array, valid: Array, top: Array, count: int) -> tuple[Array,
         number = mine.sum(-1)
         return jnp.where(number > 0, tree_sum(jnp.where(mine, x, 0)) / jnp.maximum(number, 1), levels)
 
-    rounds = LLOYD_ROUNDS if stride > 1 else LLOYD_ROUNDS + 1  # a sample of all weights: the last pass is one more round
+    rounds = LLOYD_ROUNDS + (stride == 1)  # where the sample is all weights, the last pass is one more round
     levels = jax.lax.fori_loop(0, rounds, lambda _, levels: means(levels, sample, real), levels)
     levels = coarse(means(levels, scaled, valid) if stride > 1 else levels)
     return jnp.where(jnp.isnan(top), jnp.nan, levels * unit), codes(levels, scaled)
