@@ -14,6 +14,7 @@ from fewjoule.models.model import Model
 from fewjoule.simulation.rules import NUMBER_BYTES, loss_of, told
 from fewjoule.simulation.work import shapes, turn_flops
 from fewjoule.tasks.samples import AgentData
+from fewjoule.training import mesh
 from fewjoule.training.mesh import busy_devices, in_groups, over_devices
 from fewjoule.training.store import remembered
 
@@ -82,6 +83,11 @@ def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: i
     kept = 2 * NUMBER_BYTES * model.size * rows * seeds
     sums = sums and kept > KEPT_BYTES
     return How(group=equal_groups(rows, most), sums=sums, devices=1 if sums else devices)
+
+
+def is_small(method: Method, model: Model, data: AgentData, rows: int, seeds: int) -> bool:
+    """Whether a round of so many agents is too little work for more than one thread, as for more than one device."""
+    return seeds == 1 and rows * sum(turn_flops(method, model, data)) < 2 * mesh.SPLIT_FLOPS
 
 
 def equal_groups(rows: int, most: int) -> int:

@@ -18,7 +18,7 @@ from fewjoule.methods.method import Method
 from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
 from fewjoule.randomness import agent_ids
 from fewjoule.simulation import rules
-from fewjoule.simulation.how import How, how_to_go
+from fewjoule.simulation.how import How, how_to_go, is_small
 from fewjoule.simulation.learning import Learning
 from fewjoule.simulation.rounds import draws, mean_losses, rounds_program
 from fewjoule.simulation.run import Run
@@ -70,15 +70,16 @@ class Simulation:
         check_fit(model, agents)
         owners, models = _checked_models(method, model, agents, local, len(seeds))
         kept = _kept_rounds(method, keep_paths)
-        how = How(alone=one_by_one, apart=owners is not None)
+        how, small = How(alone=one_by_one, apart=owners is not None), False
         if not (how.alone or how.apart):
             rows = present or (len(agents) if cohorts is None else cohorts.shape[1])
-            how = how_to_go(method, model, data_of(agents), rows, len(seeds), kept is not None)
+            work = (method, model, data_of(agents), rows, len(seeds))
+            how, small = how_to_go(*work, kept is not None), is_small(*work)
         static = (method, model, owners, agents.seeds is not None, present, kept, how)
         ids = agent_ids(agents.names)
         drawn = draws(method, model, present, cohorts, ids, seeds, apart=how.apart)
         arrays = (agents.data, ids, models, drawn, seeds)
-        self._program = Program(rounds_program, static, arrays)
+        self._program = Program(rounds_program, static, arrays, small=small)
         per_seed, samples = agents.seeds is not None, jax.tree.map(np.asarray, agents.data)
         self._losses: Callable[[Any], Array] = lambda ends: Program(
             mean_losses, (model, how, per_seed), (ends, samples)

@@ -14,6 +14,7 @@ import numpy as np
 from fewjoule.energy.counts import count
 from fewjoule.energy.metering import Around
 from fewjoule.files import traced_folder
+from fewjoule.training.mesh import lone_device
 from fewjoule.training.store import flags
 from fewjoule.training.traced import flat_program
 
@@ -27,21 +28,27 @@ COMPILER_OPTIONS = {
 }
 """A third less compile time than XLA's default level 3, at the same speed: the work is in matrix products. And a tenth
 less where a program is cut into as many parts as there are cores, not 32. What XLA_FLAGS says goes before."""
+ONE_THREAD: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
+"""For a lone device: no kernel is cut into parts for several threads."""
 
 
 class Program:
-    """`jitted(*static, *arrays)`, still to be called. Once it is compiled, `arrays` lie on the devices that run it."""
+    """`jitted(*static, *arrays)`, still to be called. Once it is compiled, `arrays` lie on the devices that run it.
 
-    def __init__(self, jitted: Any, static: tuple[Any, ...], arrays: tuple[Any, ...]) -> None:
+    A `small` one, of one device, keeps to one thread where JAX lets it: its kernels are not worth handing over.
+    """
+
+    def __init__(self, jitted: Any, static: tuple[Any, ...], arrays: tuple[Any, ...], small: bool = False) -> None:
         self._jitted, self._static, self.arrays = jitted, static, arrays
         self._compiled: Callable[..., Any] | None = None
+        self._device = lone_device() if small else None
 
     def compile(self) -> None:
         """Compile without running; several programs may compile at once in threads."""
         if self._compiled is None:
             leaves, tree = jax.tree.flatten(self.arrays)
             shapes = tuple(map(_shape, leaves))
-            self._compiled, where = _compiled(self._jitted, self._static, tree, shapes, tuple(flags()))
+            self._compiled, where = _compiled(self._jitted, self._static, tree, shapes, self._device, tuple(flags()))
             self.arrays = jax.tree.unflatten(tree, [_placed(*both) for both in zip(leaves, where, strict=True)])
 
     def __call__(self, *arrays: Any) -> Any:
@@ -57,7 +64,7 @@ class Program:
 
         Where traced programs are kept, it is compiled from them.
         """
-        if around is not None or traced_folder() is not None:
+        if around is not None or traced_folder() is not None or self._device is not None:
             self.compile()  # and put the arrays in place, once
         if around is None:
             return self(*self.arrays) if work is None else work()
@@ -67,15 +74,20 @@ class Program:
 
 @lru_cache(maxsize=64)
 def _compiled(
-    jitted: Any, static: tuple[Any, ...], tree: Any, shapes: tuple[Any, ...], flags: tuple[str, ...]
+    jitted: Any, static: tuple[Any, ...], tree: Any, shapes: tuple[Any, ...], device: Any, flags: tuple[str, ...]
 ) -> tuple[Any, list[Any]]:
     """The compiled function, and where its arrays belong, leaf by leaf; one for all programs that are alike."""
     kept = flat_program(jitted, static, tree, shapes)
+    options = None
+    if device is not None:
+        here = jax.sharding.SingleDeviceSharding(device)
+        shapes = tuple(jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=here) for s in shapes)  # type: ignore[no-untyped-call]
+        options = ONE_THREAD
     if kept is None:
-        whole = jitted.lower(*static, *jax.tree.unflatten(tree, shapes)).compile()
+        whole = jitted.lower(*static, *jax.tree.unflatten(tree, shapes)).compile(options)
         return whole, tree.flatten_up_to(whole.input_shardings[0])  # None of what is not used
     function, placed_in = kept
-    program = jax.jit(function, keep_unused=True, compiler_options=COMPILER_OPTIONS).lower(*shapes).compile()
+    program = jax.jit(function, keep_unused=True, compiler_options=COMPILER_OPTIONS).lower(*shapes).compile(options)
     return lambda *arrays: placed_in(program(*jax.tree.leaves(arrays))), list(program.input_shardings[0])
 
 
