@@ -81,17 +81,20 @@ class Simulation:
         arrays = (agents.data, ids, models, drawn, seeds)
         self._program = Program(rounds_program, static, arrays, small=small)
         per_seed, samples = agents.seeds is not None, jax.tree.map(np.asarray, agents.data)
-        self._losses: Callable[[Any], Array] = lambda ends: Program(
+        self._losses: Callable[[Any], Program] = lambda ends: Program(
             mean_losses, (model, how, per_seed), (ends, samples)
-        ).run()
+        )
         self._learning = None if method.learn is None else Learning(method, model, agents, seeds)
-        self.method, self._seeds, self._single = method, tuple(map(int, seeds)), np.ndim(seed) == 0
+        self.method, self._model = method, model
+        self._seeds, self._single = tuple(map(int, seeds)), np.ndim(seed) == 0
         self._result = partial(Run, method, model, agents.names, self._seeds, data=data_of(agents))
         self._diverged_at = diverged_at
 
     def compile(self) -> None:
         """Compile without running; several simulations may compile at once in threads."""
         self._program.compile()
+        shape = (len(self._seeds), 2, self._model.size)
+        self._losses(jax.ShapeDtypeStruct(shape, np.float32)).compile()  # type: ignore[no-untyped-call]
         if self._learning is not None:
             self._learning.compile()
 
@@ -103,7 +106,7 @@ class Simulation:
         if self._learning is not None:
             out["meta"] = np.asarray(self._learning.run(out["start"], messages, around_server))
         ends = np.stack([out["start"], out["meta"]], 1)
-        out["start_loss"], out["final_loss"] = start_loss, final_loss = np.asarray(self._losses(ends)).T
+        out["start_loss"], out["final_loss"] = start_loss, final_loss = np.asarray(self._losses(ends).run()).T
         last_loss = out["trace"].loss[:, -1] if self.method.rounds else final_loss
         losses = (start_loss, final_loss, last_loss)
         finite = np.isfinite(out["meta"]).all(-1)

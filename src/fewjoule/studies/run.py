@@ -176,6 +176,8 @@ def _judging(prepared: Prepared, methods: list[Method]) -> Iterator[Callable[[],
         for tuning, rated in ways:
             how: dict[str, Any] = {**e.adapting(), "tuning": tuning, "rated": rated}
             yield partial(adapt_ahead, prepared.model, count, tasks, **how)
+            blank = np.zeros(prepared.model.size, np.float32)
+            yield _fine_tuning(prepared.model, blank, tasks, e, tuning, blank if rated else None).compile
     for tuning, rated in ways | {(tuning, False): None for tuning, _ in ways}:  # a random start has no rates
         how = {**_worth_settings(e), "tuning": tuning, "rated": rated}
         yield partial(adapted_loss_ahead, prepared.model, count, prepared.agents, **how)
@@ -267,8 +269,8 @@ def judge(
     """Adapt meta-models [seeds, d] to the new tasks: quality, and what one new device spends on the headline's steps.
 
     The reading is of fine-tuning alone, one meta-model to all tasks: the work whose FLOPs are counted. It is taken from
-    `readings` if it is there. Where a device
-    takes no steps (`Tuning.prototypes`), quality is the same after every number of them.
+    `readings` if it is there. Where a device takes no steps (`Tuning.prototypes`), quality is the same after every
+    number of them.
     """
     if tasks is None:
         nothing = np.zeros((len(metas), 0, len(e.steps)))
@@ -280,13 +282,17 @@ def judge(
     if which not in readings:
         finite = np.flatnonzero(np.isfinite(metas).all(-1))
         first = finite[0] if len(finite) else 0
-        fine_tuning = FineTuning(
-            model, metas[first], tasks.support, steps=e.headline, learning_rate=e.learning_rate,
-            optimiser=e.optimiser, tuning=tuning, rates=None if rates is None else np.asarray(rates)[first],
-        )  # fmt: skip
+        own_rates = None if rates is None else np.asarray(rates)[first]
+        fine_tuning = _fine_tuning(model, metas[first], tasks, e, tuning, own_rates)
         readings[which] = meter.read(fine_tuning.run, each * len(tasks.support.mask))[1]
     facts = {"adaptation": readings[which], "adaptation_flops": each}
     return Part({"loss": np.asarray(result.loss), "accuracy": np.asarray(result.accuracy)}, facts)
+
+
+def _fine_tuning(model: Model, meta: Any, tasks: Tasks, e: Evaluation, tuning: Tuning, rates: Any) -> FineTuning:
+    """What one new device does, for every task, from one meta-model [d]."""
+    by = {"learning_rate": e.learning_rate, "optimiser": e.optimiser, "tuning": tuning}
+    return FineTuning(model, meta, tasks.support, steps=e.headline, rates=rates, **by)  # type: ignore[arg-type]
 
 
 def _drawn(study: Study) -> set[str]:

@@ -293,6 +293,10 @@ class FineTuning:
         static = (model, steps, learning_rate, optimiser, tuning)
         self._program = Program(_fine_tune, static, (np.asarray(meta, np.float32), support, rates))
 
+    def compile(self) -> None:
+        """Compile without running."""
+        self._program.compile()
+
     def run(self, around: Around | None = None) -> Array:
         """The adapted models [tasks, d]. `around` is handed the execution of the compiled program."""
         adapted: Array = self._program.run(around)
