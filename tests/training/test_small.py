@@ -57,6 +57,15 @@ def test_another_jaxlib_does_without(monkeypatch, error):
     assert Program(double, (2,), (np.ones(3, np.float32),), small=True).run()["sum"] == 3
 
 
+def test_without_jit_nothing_is_compiled():
+    """Who looks into a method of their own under `jax.disable_jit` sees numbers, not tracers."""
+    seen = []
+    looked = jax.jit(lambda x: seen.append(float(x[0])) or 2 * x)
+    with jax.disable_jit():
+        Program(looked, (), (np.ones(3, np.float32),), small=True).run()
+    assert seen == [1.0]
+
+
 def where_it_runs(seeds, monkeypatch, split_flops):
     monkeypatch.setattr(mesh, "SPLIT_FLOPS", split_flops)
     model = fj.mlp([1, 5, 1])

@@ -41,7 +41,7 @@ class Program:
     def __init__(self, jitted: Any, static: tuple[Any, ...], arrays: tuple[Any, ...], small: bool = False) -> None:
         self._jitted, self._static, self.arrays = jitted, static, arrays
         self._compiled: Callable[..., Any] | None = None
-        self._device = lone_device() if small else None
+        self._device = lone_device() if small and not jax.config.jax_disable_jit else None  # type: ignore[attr-defined]
 
     def compile(self) -> None:
         """Compile without running; several programs may compile at once in threads."""
