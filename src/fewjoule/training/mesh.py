@@ -40,8 +40,8 @@ def lone_device() -> Any:
     """A device whose programs keep to one thread, for rounds too small to share; None where JAX has no such device.
 
     XLA hands the kernels of a program to the threads of all cores, and small kernels cost less than handing them over:
-    25 agents with 10 samples took 1.4 times as long and 1.6 times the CPU seconds. XLA has no setting for that, but a
-    client of its own with one thread: jaxlib makes one, and its devices are as good as JAX's.
+    MAML of 25 agents with 10 samples took 1.4 times as long and 1.7 times the CPU seconds (bench/threads.py). XLA has
+    no setting for it. A second client, with one thread, has nobody to hand kernels to.
     """
     if jax.default_backend() != "cpu" or _cores() == 1:
         return None
