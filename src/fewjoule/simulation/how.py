@@ -14,7 +14,6 @@ from fewjoule.models.model import Model
 from fewjoule.simulation.rules import NUMBER_BYTES, loss_of, told
 from fewjoule.simulation.work import shapes, turn_flops
 from fewjoule.tasks.samples import AgentData
-from fewjoule.training import mesh
 from fewjoule.training.mesh import busy_devices, in_groups, over_devices
 from fewjoule.training.store import remembered
 
@@ -75,7 +74,7 @@ def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: i
     """
     most, devices = at_once(method, model, data, seeds), 1
     if seeds == 1:
-        busy = busy_devices(rows * sum(turn_flops(method, model, data)))
+        busy = busy_devices(round_flops(method, model, data, rows))
         devices = min(range(1, busy + 1), key=lambda n: -(-rows // n))
     if rows <= most:
         return How(devices=devices)
@@ -85,9 +84,9 @@ def how_to_go(method: Method, model: Model, data: AgentData, rows: int, seeds: i
     return How(group=equal_groups(rows, most), sums=sums, devices=1 if sums else devices)
 
 
-def is_small(method: Method, model: Model, data: AgentData, rows: int, seeds: int) -> bool:
-    """Whether a round of so many agents is too little work for more than one thread, as for more than one device."""
-    return seeds == 1 and rows * sum(turn_flops(method, model, data)) < 2 * mesh.SPLIT_FLOPS
+def round_flops(method: Method, model: Model, data: AgentData, rows: int) -> int:
+    """Of all agents in a round, with what they do before the first."""
+    return rows * sum(turn_flops(method, model, data))
 
 
 def equal_groups(rows: int, most: int) -> int:

@@ -18,13 +18,14 @@ from fewjoule.methods.method import Method
 from fewjoule.models.model import Model, OwnModel, check_alike, check_fit
 from fewjoule.randomness import agent_ids
 from fewjoule.simulation import rules
-from fewjoule.simulation.how import How, how_to_go, is_small
+from fewjoule.simulation.how import How, how_to_go, round_flops
 from fewjoule.simulation.learning import Learning
 from fewjoule.simulation.rounds import draws, mean_losses, rounds_program
 from fewjoule.simulation.run import Run
 from fewjoule.simulation.work import data_of
 from fewjoule.tasks.samples import Agents
 from fewjoule.training.local import LocalModels, seed_list
+from fewjoule.training.mesh import is_small
 from fewjoule.training.program import Program
 
 
@@ -73,8 +74,8 @@ class Simulation:
         how, small = How(alone=one_by_one, apart=owners is not None), False
         if not (how.alone or how.apart):
             rows = present or (len(agents) if cohorts is None else cohorts.shape[1])
-            work = (method, model, data_of(agents), rows, len(seeds))
-            how, small = how_to_go(*work, kept is not None), is_small(*work)
+            how = how_to_go(method, model, data_of(agents), rows, len(seeds), kept is not None)
+            small = len(seeds) == 1 and is_small(round_flops(method, model, data_of(agents), rows))
         static = (method, model, owners, agents.seeds is not None, present, kept, how)
         ids = agent_ids(agents.names)
         drawn = draws(method, model, present, cohorts, ids, seeds, apart=how.apart)

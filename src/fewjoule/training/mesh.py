@@ -112,6 +112,11 @@ def busy_devices(flops: int) -> int:
     return max(1, min(jax.local_device_count(), flops // SPLIT_FLOPS))
 
 
+def is_small(flops: int) -> bool:
+    """Whether so much work is worth no more than one device, however many there are; nor more than one thread."""
+    return flops < 2 * SPLIT_FLOPS
+
+
 def in_groups(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
     """A function of rows, group by group. The last group is as long as the others: it may begin among rows of the one
     before it, which come out the same again."""
