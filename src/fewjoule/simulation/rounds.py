@@ -21,7 +21,7 @@ from fewjoule.simulation.cohort import Rows, one_round
 from fewjoule.simulation.how import How
 from fewjoule.tasks.samples import AgentData
 from fewjoule.training.mesh import everywhere, over_devices, spread, with_fillers
-from fewjoule.training.program import COMPILER_OPTIONS
+from fewjoule.training.program import BRIEF_OPTIONS, COMPILER_OPTIONS
 
 SEEDS = "seeds"
 """The axis that all seeds run along at once."""
@@ -174,7 +174,7 @@ def rounds_program(
     return {**out, "paths": paths}
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2), compiler_options=COMPILER_OPTIONS)
+@partial(jax.jit, static_argnums=(0, 1, 2), compiler_options=BRIEF_OPTIONS)
 def mean_losses(model: Model, how: How, per_seed: bool, vectors: Array, data: AgentData) -> Array:
     """The agents' mean loss [seeds, k] at vectors [seeds, k, d]: before the rounds and after them. Never part of their
     program: methods share it, and what judges a method is no part of its cost."""

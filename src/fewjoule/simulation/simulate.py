@@ -83,7 +83,7 @@ class Simulation:
         self._program = Program(rounds_program, static, arrays, small=small)
         per_seed, samples = agents.seeds is not None, jax.tree.map(np.asarray, agents.data)
         self._losses: Callable[[Any], Program] = lambda ends: Program(
-            mean_losses, (model, how, per_seed), (ends, samples)
+            mean_losses, (model, how, per_seed), (ends, samples), brief=True
         )
         self._learning = None if method.learn is None else Learning(method, model, agents, seeds)
         self.method, self._model = method, model

@@ -15,7 +15,7 @@ from fewjoule.studies.families import Evaluation
 from fewjoule.tasks.samples import Samples, Tasks
 from fewjoule.training.adapt import at_each
 from fewjoule.training.descent import optimiser as make_optimiser
-from fewjoule.training.program import COMPILER_OPTIONS, Program
+from fewjoule.training.program import BRIEF_OPTIONS, Program
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning, rated
 
 TASKS = 8
@@ -39,37 +39,49 @@ def predict_new_tasks(
 
     The tasks are the study's first, chosen by nothing, and so are the queries, evenly over a task's list.
     """
-    few: Tasks = jax.tree.map(lambda a: np.asarray(a)[:TASKS], tasks)
-    steps = sorted({0, 1, evaluation.headline})
-    classifies = model.loss_name == "cross_entropy"
-    least = int(np.asarray(few.query.mask).sum(-1).min())
-    wanted = min(QUERIES["classification" if classifies else "regression"], least)
-    which = np.unique(np.linspace(0, least - 1, wanted).round().astype(int))
-    queries = jax.tree.map(lambda a: a[:, which], few.query._replace(allowed=None))._replace(allowed=few.query.allowed)
-    groups: dict[Any, dict[str, NewDevice]] = {}  # those that fine-tune in the same way, at once
+    few, steps, classifies = _shown(model, tasks), _steps(evaluation), model.loss_name == "cross_entropy"
+    said: dict[str, Array] = {}
     for name, start in starts.items():
         if np.isfinite(start.meta).all():
-            groups.setdefault((start.tuning, start.rates is None), {})[name] = start
-    said: dict[str, Array] = {}
-    for (tuning, plain), group in groups.items():
-        metas = np.stack([start.meta for start in group.values()])
-        rates = None if plain else np.stack([start.rates for start in group.values()])
-        static = (model, tuple(steps), evaluation.learning_rate, evaluation.optimiser, tuning)
-        each = np.asarray(Program(_said, static, (metas, rates, few.support, queries)).run())
-        said |= zip(group, each.astype(np.int32 if classifies else np.float32), strict=True)
+            each = np.asarray(_program(model, few, evaluation, start).run())
+            said[name] = each.astype(np.int32 if classifies else np.float32)
     drawn = SAMPLES if math.prod(few.support.x.shape[2:]) == 1 else 0
     support_x, support_y = _real(jax.tree.map(lambda a: a[:, :drawn], few.support._replace(allowed=None)), classifies)
-    query_x, query_y = _real(queries, classifies)
-    found = {name: said[name] for name in starts if name in said}
-    return Predictions(steps, seed, support_x, support_y, query_x, query_y, found)
+    query_x, query_y = _real(few.query, classifies)
+    return Predictions(steps, seed, support_x, support_y, query_x, query_y, said)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), compiler_options=COMPILER_OPTIONS)
+def predict_ahead(model: Model, tasks: Tasks, evaluation: Evaluation, tuning: Tuning, rated: bool) -> None:
+    """Compile what methods with this tuning, with rates or without, need for `predict_new_tasks`, and run nothing."""
+    vector: Any = jax.ShapeDtypeStruct((model.size,), np.float32)  # type: ignore[no-untyped-call]
+    _program(model, _shown(model, tasks), evaluation, NewDevice(vector, tuning, vector if rated else None)).compile()
+
+
+def _steps(evaluation: Evaluation) -> list[int]:
+    return sorted({0, 1, evaluation.headline})
+
+
+def _shown(model: Model, tasks: Tasks) -> Tasks:
+    """The first tasks, with some of their queries."""
+    few: Tasks = jax.tree.map(lambda a: np.asarray(a)[:TASKS], tasks)
+    least = int(np.asarray(few.query.mask).sum(-1).min())
+    wanted = min(QUERIES["classification" if model.loss_name == "cross_entropy" else "regression"], least)
+    which = np.unique(np.linspace(0, least - 1, wanted).round().astype(int))
+    queries = jax.tree.map(lambda a: a[:, which], few.query._replace(allowed=None))
+    return Tasks(few.support, queries._replace(allowed=few.query.allowed))
+
+
+def _program(model: Model, few: Tasks, evaluation: Evaluation, start: NewDevice) -> Program:
+    static = (model, tuple(_steps(evaluation)), evaluation.learning_rate, evaluation.optimiser, start.tuning)
+    return Program(_said, static, (start.meta, start.rates, few.support, few.query), brief=True)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), compiler_options=BRIEF_OPTIONS)
 def _said(
-    model: Model, steps: tuple[int, ...], learning_rate: float, optimiser: str, tuning: Tuning, metas: Any, rates: Any,
+    model: Model, steps: tuple[int, ...], learning_rate: float, optimiser: str, tuning: Tuning, meta: Any, rates: Any,
     support: Samples, queries: Samples,
 ) -> Any:  # fmt: skip
-    """Outputs or classes [methods, steps, tasks, q, ...] of meta-models [methods, d] after each number of steps."""
+    """Outputs or classes [steps, tasks, q, ...] of a meta-model [d] after each number of steps."""
 
     def outputs(samples: Samples, vector: Any) -> Any:
         found = model.apply(vector, samples.x)
@@ -77,14 +89,12 @@ def _said(
             return found
         return (found if samples.allowed is None else jnp.where(samples.allowed, found, -jnp.inf)).argmax(-1)
 
-    def one(meta: Any, rates: Any, support: Samples, queries: Samples) -> Any:
-        by = rated(make_optimiser(optimiser, learning_rate), rates)
+    by = rated(make_optimiser(optimiser, learning_rate), rates)
+
+    def of_task(support: Samples, queries: Samples) -> Any:
         return at_each(model, steps, by, tuning, meta, support, partial(outputs, queries))[0]
 
-    def of_method(both: tuple[Any, Any]) -> Any:
-        return jax.vmap(partial(one, *both), out_axes=1)(support, queries)
-
-    return jax.lax.map(of_method, (metas, rates))
+    return jax.vmap(of_task, out_axes=1)(support, queries)
 
 
 def _real(samples: Samples, classifies: bool) -> tuple[Array, Array]:

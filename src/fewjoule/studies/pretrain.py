@@ -23,7 +23,7 @@ from fewjoule.studies.prepare import Prepared, digest_of
 from fewjoule.tasks.samples import AgentData, Agents, few
 from fewjoule.training.align import align
 from fewjoule.training.local import LocalModels, train_locally
-from fewjoule.training.program import COMPILER_OPTIONS
+from fewjoule.training.program import BRIEF_OPTIONS
 
 LARGE_INPUT = 30.0
 """Where inputs are beyond this, it is these that make descent diverge sooner than its step."""
@@ -83,7 +83,7 @@ def pretrain(prepared: Prepared, meter: Metering, progress: Progress) -> Part:
     return Part({"models": models, "loss": losses, **judge_alone(prepared, models)}, facts)
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=COMPILER_OPTIONS)
+@partial(jax.jit, static_argnums=0, compiler_options=BRIEF_OPTIONS)
 def _losses(model: Model, models: Array, data: AgentData) -> Array:
     """Every agent's loss [seeds, agents] at its own model, one agent after the other: some have many samples."""
 

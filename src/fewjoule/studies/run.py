@@ -4,11 +4,9 @@ Data comes from a `Study`; each finished stage is one file in the folder's `.par
 it was; when all are there, `outputs` turns them into the folder's files and the parts are deleted.
 """
 
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +29,7 @@ from fewjoule.studies.families import Evaluation
 from fewjoule.studies.outputs import Finished, ledger_of, write_run_folder
 from fewjoule.studies.parts import PATHS, PRETRAINING, Part, Parts, method_part, new_folder
 from fewjoule.studies.personal import judge_agents, models_to_judge
+from fewjoule.studies.predictions import predict_ahead
 from fewjoule.studies.prepare import Prepared, digest, prepare
 from fewjoule.studies.pretrain import Progress, lines_on, models_of, pretrain
 from fewjoule.studies.settings import MethodEntry, Study
@@ -39,6 +38,7 @@ from fewjoule.studies.trajectories import kept_rounds, principal_paths
 from fewjoule.tasks.samples import Agents, Tasks, few
 from fewjoule.training.adapt import FineTuning, adapt, adapt_ahead
 from fewjoule.training.processes import ALONE, Team
+from fewjoule.training.program import compile_all
 from fewjoule.training.start import random_start
 from fewjoule.training.tuning import ALL_WEIGHTS, Tuning
 from fewjoule.training.worth import adapted_loss, adapted_loss_ahead, constant_loss
@@ -150,15 +150,7 @@ def _run_methods(
         )
     jobs = [*_judging(prepared, [entry.build() for entry in left]), *(one.compile for one in ready.values())]
     progress.stage("compiling", len(jobs))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting = [pool.submit(job) for job in jobs]
-        try:
-            for done in as_completed(waiting):
-                done.result()
-                progress.advance(1)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    compile_all(jobs, lambda: progress.advance(1))
     flops = {entry.name: flops_of(prepared, entry) for entry in left}
     work = {name: count * len(study.seeds) + 2e9 for name, count in flops.items()}
     progress.stage("methods", sum(work.values()))
@@ -178,6 +170,7 @@ def _judging(prepared: Prepared, methods: list[Method]) -> Iterator[Callable[[],
             yield partial(adapt_ahead, prepared.model, count, tasks, **how)
             blank = np.zeros(prepared.model.size, np.float32)
             yield _fine_tuning(prepared.model, blank, tasks, e, tuning, blank if rated else None).compile
+            yield partial(predict_ahead, prepared.model, tasks, e, tuning, rated)
     for tuning, rated in ways | {(tuning, False): None for tuning, _ in ways}:  # a random start has no rates
         how = {**_worth_settings(e), "tuning": tuning, "rated": rated}
         yield partial(adapted_loss_ahead, prepared.model, count, prepared.agents, **how)

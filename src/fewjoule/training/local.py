@@ -26,7 +26,7 @@ from fewjoule.training.curvature import largest_eigenvalue
 from fewjoule.training.descent import Loss, Optimiser, descend
 from fewjoule.training.descent import optimiser as make_optimiser
 from fewjoule.training.mesh import over_devices
-from fewjoule.training.program import COMPILER_OPTIONS, Program
+from fewjoule.training.program import BRIEF_OPTIONS, COMPILER_OPTIONS, Program
 from fewjoule.training.start import random_start
 
 LONGEST_CALL_SECONDS = 0.5
@@ -220,7 +220,7 @@ def _begin(model: Model, rules: _Rules, shared: bool, ids: Any, seeds: Any) -> t
     return start, _Training(*begun)
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=COMPILER_OPTIONS)
+@partial(jax.jit, static_argnums=0, compiler_options=BRIEF_OPTIONS)
 def _own_starts(model: Model, keys: Array) -> Array:
     return jax.vmap(jax.vmap(model.init))(jax.random.wrap_key_data(keys))
 
